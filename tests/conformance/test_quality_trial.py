@@ -45,6 +45,8 @@ def test_the_reports_stand_alone_and_begin_with_the_worst(tmp_path: Path) -> Non
     assert [side["name"] for side in content["sides"]] == ["ours", "int8"]
     assert content["judges"] == {"recogniser": "stage 1", "similarity": "stage 1"}
     assert content["faults"]["official"]["leading_ms"] == pytest.approx(1000 * quality_stage.SILENT_S, abs=20)
+    assert [content["faults"][name]["gaps"] for name in ("official", "ours")] == [None, 48], "one in each of 48 takes"
+    assert content["environment"]["streams"] == "8"
     order = [row["index"] for row in content["worst"]]
     assert sorted(order[:6]) == [3, 7, 11, 15, 19, 23], "line-4 is the fourth prompt"
     page = (tmp_path / "trial" / "quality.html").read_text()

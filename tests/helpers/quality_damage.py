@@ -4,7 +4,6 @@ The official package speaks once, in ``FOLDER/control``; each copy is one trial 
 a copy of the checkpoint that only our side reads, or to what our side is asked to say. Killed, it goes on.
 """
 
-import itertools
 import json
 import random
 import shutil
@@ -33,8 +32,8 @@ Side = Callable[..., AbstractContextManager[SpeakAll]]
 DROPPED = 0.02
 BLOCK = 32
 """Weights that share a scale in 4 bits."""
-HEALTHY = list(itertools.combinations(range(11, 17), 3))
-"""Threes out of six other seeds: twenty trials."""
+HEALTHY = range(11, 31)
+"""Other seeds, each of which is a trial of its own with the whole checkpoint: no two share a take of ours."""
 
 
 def scaled_json(name: str, factor: float, *keys: str) -> Callable[[Path], None]:
@@ -141,7 +140,7 @@ def main(folder: Path, result: Path) -> None:
     trials_of_all: list[tuple[str, Sequence[int], Side]] = [
         *((name, (1,), on_a_copy(folder / "copy", damage)) for name, damage in SPOILED.items()),
         ("2 % of words dropped", (1,), dropping_words),
-        *((f"healthy, seeds {seeds}", seeds, engine_side) for seeds in HEALTHY),
+        *((f"healthy, seed {seed}", (seed,), engine_side) for seed in HEALTHY),
     ]
     for name, seeds, side in trials_of_all:
         rows.append(run(folder, name, seeds, side))

@@ -22,7 +22,7 @@ from megatalker.plugins.judges import JudgeContext, SpeechJudge
 from megatalker.settings import Settings
 from megatalker_conformance.quality import program, trial
 from megatalker_conformance.quality.result import QualityResult
-from megatalker_conformance.quality.sides import Pcm, SpeakAll, Task
+from megatalker_conformance.quality.sides import Pcm, SpeakAll, Spoken, Task
 
 SILENT_S = 0.05
 
@@ -36,16 +36,16 @@ def sound(text: str, seed: int, harm: float = 0.0) -> Pcm:
     return pcm.clip(-0.9, 0.9).astype(np.float32)
 
 
-def side(harm: float, pause_s: float = 0.0) -> Any:
-    """Return a side that speaks with this much harm in every fourth prompt."""
+def side(harm: float, pause_s: float = 0.0, gaps: int | None = None) -> Any:
+    """Return a side that speaks with this much harm in every fourth prompt, and with gaps in every take."""
 
     @contextmanager
     def opened(*_: object) -> Iterator[SpeakAll]:
-        def speak_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Pcm]]:
+        def speak_all(tasks: Sequence[Task]) -> Iterator[Spoken]:
             for prompt, seed in tasks:
                 time.sleep(pause_s)
                 own = harm if int(prompt.name.rpartition("-")[2]) % 4 == 0 else 0.0
-                yield (prompt, seed), sound(prompt.text, seed, own)
+                yield Spoken(sound(prompt.text, seed, own), gaps)
 
         yield speak_all
 
@@ -92,7 +92,7 @@ def run_stage(
     chosen = {"recogniser": "reader", "similarity": "voice"}
     with (
         mock.patch.object(trial, "official_side", side(0.0, pause_s)),
-        mock.patch.object(trial, "engine_side", side(harm, pause_s)),
+        mock.patch.object(trial, "engine_side", side(harm, pause_s, gaps=1)),
         mock.patch.object(trial, "_registry", return_value=registry),
     ):
         settings = Settings.read(device="cpu")

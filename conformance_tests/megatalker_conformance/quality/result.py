@@ -25,6 +25,10 @@ class Faults:
     clipped: int
     leading_ms: float
     """Median silence before speech."""
+    gaps: int | None
+    """Times that a listener would have heard nothing since the next chunk was late, while as many streams as the
+    engine takes were spoken at once; ``None`` for a side that does not stream.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,11 @@ class QualityResult:
 
     def fault_rows(self) -> list[list[str]]:
         """Cells of the table of faults, the head first."""
-        rows = [["side", "takes", "runaways", "silent", "clipped", "silence before speech (ms)"]]
+        rows = [["side", "takes", "runaways", "silent", "clipped", "silence before speech (ms)", "gaps at load"]]
         for name, each in self.faults.items():
             counts = (each.takes, each.runaway, each.silent, each.clipped)
-            rows.append([name, *map(str, counts), f"{each.leading_ms:.0f}"])
+            gaps = "-" if each.gaps is None else str(each.gaps)
+            rows.append([name, *map(str, counts), f"{each.leading_ms:.0f}", gaps])
         return rows
 
     def table(self) -> Table:

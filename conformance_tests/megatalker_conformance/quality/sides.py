@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -24,10 +25,22 @@ from megatalker_conformance.verify.subject import for_official
 Pcm = NDArray[np.float32]
 Task = tuple[SpokenPrompt, int]
 """A prompt, and the seed to speak it with."""
-SpeakAll = Callable[[Sequence[Task]], Iterator[tuple[Task, Pcm]]]
-"""Speaks tasks, and yields each with ``[samples]`` float32 at 24 kHz when it is done."""
 MOST_FRAMES = 2048
 """Frames of one take at most, on every side: where the official package stops by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One task, spoken."""
+
+    pcm: Pcm
+    """``[samples]`` float32 at 24 kHz."""
+    gaps: int | None
+    """Times that a player which begins with the first chunk ran dry; ``None`` where speech does not come in chunks."""
+
+
+SpeakAll = Callable[[Sequence[Task]], Iterator[Spoken]]
+"""Speaks tasks, and yields each, in their order, when it is done."""
 
 
 @contextmanager
@@ -55,12 +68,12 @@ def official_side(
             )
         return np.asarray(found[0], np.float32)
 
-    def speak_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Pcm]]:
+    def speak_all(tasks: Sequence[Task]) -> Iterator[Spoken]:
         for prompt, seed in tasks:
             torch.manual_seed(seed)
             with quiet():
                 pcm = speak(prompt)
-            yield (prompt, seed), pcm
+            yield Spoken(pcm, None)
 
     yield speak_all
 
@@ -83,7 +96,7 @@ def engine_side(checkpoint: Checkpoint, settings: Settings, language: str, speak
             assert ref_audio is not None  # prompts of base checkpoints have one
             return cloner().clone(read_reference(ref_audio), reference_text=ref_text)
 
-        def speak(task: Task) -> Pcm:
+        def speak(task: Task) -> Spoken:
             prompt, seed = task
             with alone:
                 voice = default or cloned(prompt.ref_audio, prompt.ref_text)
@@ -91,11 +104,12 @@ def engine_side(checkpoint: Checkpoint, settings: Settings, language: str, speak
             chunks: list[Pcm] = []
             with suppress(IncompleteSpeechError):  # what was said is what the judges hear
                 chunks.extend(chunk.pcm for chunk in stream)
-            return np.concatenate(chunks) if chunks else np.empty(0, np.float32)
+            pcm = np.concatenate(chunks) if chunks else np.empty(0, np.float32)
+            return Spoken(pcm, stream.facts().underruns)
 
-        def speak_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Pcm]]:
+        def speak_all(tasks: Sequence[Task]) -> Iterator[Spoken]:
             with ThreadPoolExecutor(settings.max_streams, "megatalker-quality") as pool:
-                yield from zip(tasks, pool.map(speak, tasks), strict=True)
+                yield from pool.map(speak, tasks)
 
         yield speak_all
 

@@ -76,6 +76,7 @@ class QualityTrial:
         normaliser = BenchmarkNormaliser(prompts.language)
         dtype = dtype_name(resolve_dtype(settings.dtype, device))
         environment = {"backend": talker, **environment_of(checkpoint, device, dtype, codec)}
+        environment["streams"] = str(settings.max_streams)
         kept = TrialFolder(options.out, _facts(environment, fixed, prompts, options))
         words = frozenset(word for prompt in prompts.prompts for word in normaliser(prompt.text))
         context = JudgeContext(prompts.language, device, words)
@@ -124,10 +125,11 @@ class QualityTrial:
         progress(f"{side} speaks", done, len(takes))
         tasks = [(self.prompts.prompts[take.index], take.index * SPACING + take.seed) for take in left]
         with self._opened(side) as speak_all:
-            for take, (_, pcm) in zip(left, speak_all(tasks), strict=True):
-                sound = measure_sound(pcm)
+            for take, spoken in zip(left, speak_all(tasks), strict=True):
+                sound = measure_sound(spoken.pcm)
                 facts = {"seconds": sound.seconds, "silent": sound.silent, "clipped": sound.clipped}
-                self.folder.save(take, pcm, {**facts, "leading_s": None if sound.silent else sound.leading_s})
+                facts |= {"leading_s": None if sound.silent else sound.leading_s, "gaps": spoken.gaps}
+                self.folder.save(take, spoken.pcm, facts)
                 done += 1
                 progress(f"{side} speaks", done, len(takes))
 
@@ -147,7 +149,7 @@ class QualityTrial:
         return self.prompts.language if self.prompts.language in known else "auto"
 
     def judge(self, side: str, progress: Progress) -> None:
-        """SpeechJudge what one side has spoken; the official side must have spoken before."""
+        """Judge what one side has spoken; the official side must have spoken before."""
         for kind in self.judges:
             self._judge(kind, side, progress)
 

@@ -76,12 +76,14 @@ def _faults(trial: QualityTrial, side: str) -> Faults:
     takes = trial.takes(side)
     records = [trial.folder.record(take) for take in takes]
     leading = [record["leading_s"] for record in records if not record["silent"]]
+    gaps = [record["gaps"] for record in records if record["gaps"] is not None]
     return Faults(
         len(takes),
         sum(is_runaway(trial, take) for take in takes),
         sum(record["silent"] for record in records),
         sum(record["clipped"] for record in records),
         1000 * statistics.median(leading) if leading else 0.0,
+        sum(gaps) if gaps else None,
     )
 
 
