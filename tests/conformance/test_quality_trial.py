@@ -89,6 +89,12 @@ def test_a_finished_trial_is_not_spoken_again_and_more_seeds_are_added(tmp_path:
     assert (spoken[0][1:], spoken[-1][1:]) == ((48, 72), (72, 72))
 
 
+def test_the_voice_is_spoken_once_more_only_where_voices_are_compared(tmp_path: Path) -> None:
+    for judge, spoken in (("none", 24), ("voice", 48)):
+        run_stage(tmp_path / judge, harm=0.0, seeds=1, similarity=judge)
+        assert len([*(tmp_path / judge / "takes" / "official").glob("*.wav")]) == spoken
+
+
 def test_another_trial_in_the_folder_is_refused(tmp_path: Path) -> None:
     TrialFolder(tmp_path / "trial", {"dtype": "float32"})
     TrialFolder(tmp_path / "trial", {"dtype": "float32"})

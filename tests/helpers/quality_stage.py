@@ -86,18 +86,16 @@ def run_stage(
     """Run a whole trial in ``folder``; every text is five times one word."""
     texts = folder.parent / "texts.txt"
     texts.write_text("\n".join(["stop stop stop stop stop."] * size))
-    order = QualityOptions(out=folder, prompts=str(texts), **options)
+    judges = {"recogniser": "reader", "similarity": "voice"}
+    order = QualityOptions(**{"out": folder, "prompts": str(texts), **judges, **options})
     registry = BackendRegistry.installed()
     registry.register(StageJudges(pause_s), "stage")
-    chosen = {"recogniser": "reader", "similarity": "voice"}
     with (
         mock.patch.object(trial, "official_side", side(0.0, pause_s)),
         mock.patch.object(trial, "engine_side", side(harm, pause_s, gaps=1)),
         mock.patch.object(trial, "_registry", return_value=registry),
     ):
-        settings = Settings.read(device="cpu")
-        asked = QualityOptions(**{name: getattr(order, name) for name in order.__slots__} | chosen)
-        return program.quality(Checkpoint.open("demo"), settings, asked, progress)
+        return program.quality(Checkpoint.open("demo"), Settings.read(device="cpu"), order, progress)
 
 
 if __name__ == "__main__":

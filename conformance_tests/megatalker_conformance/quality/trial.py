@@ -110,7 +110,9 @@ class QualityTrial:
 
     @cached_property
     def anchors(self) -> list[Take]:
-        """Official takes that are the voice's reference; none where a recording is."""
+        """Official takes that are the voice's reference; none where a recording is, or no judge compares voices."""
+        if "similarity" not in self.judges:
+            return []
         recorded = all(prompt.ref_audio is not None for prompt in self.prompts.prompts)
         cloned = recorded and self.checkpoint.config.variant == "base"
         return [] if cloned else [Take(CONTROL, index, ANCHOR) for index in range(len(self.prompts.prompts))]
@@ -127,9 +129,9 @@ class QualityTrial:
         with self._opened(side) as speak_all:
             for take, spoken in zip(left, speak_all(tasks), strict=True):
                 sound = measure_sound(spoken.pcm)
+                leading_s = None if sound.silent else sound.leading_s
                 facts = {"seconds": sound.seconds, "silent": sound.silent, "clipped": sound.clipped}
-                facts |= {"leading_s": None if sound.silent else sound.leading_s, "gaps": spoken.gaps}
-                self.folder.save(take, spoken.pcm, facts)
+                self.folder.save(take, spoken.pcm, {**facts, "leading_s": leading_s, "gaps": spoken.gaps})
                 done += 1
                 progress(f"{side} speaks", done, len(takes))
 
