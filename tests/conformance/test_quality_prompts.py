@@ -103,10 +103,28 @@ def test_base_checkpoints_need_recordings(folder: Path) -> None:
     base = Checkpoint.open("demo-base")
     with pytest.raises(InvalidRequestError, match="give --ref-audio and --ref-text"):
         find_prompts(QualityOptions(), base, "auto")
-    recording = folder / "en" / "prompt-wavs" / "one.wav"
+    recording = folder / "voice.wav"
+    soundfile.write(recording, 0.5 * np.sin(np.arange(24_000) / 10), 24_000)
     found = find_prompts(QualityOptions(ref_audio=recording, ref_text="Yes."), base, "auto")
     assert {(prompt.ref_audio, prompt.ref_text) for prompt in found.prompts} == {(recording, "Yes.")}
     assert find_prompts(QualityOptions(prompts=str(folder)), base, "auto").prompts[0].ref_text == "We said so."
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "recording", "message"),
+    [
+        ("demo-base", "none.wav", "none.wav"),
+        ("demo-base", "README.md", "README.md"),
+        ("demo-base", None, "which is not given"),
+        ("demo", "en/prompt-wavs/one.wav", "demo does not clone: leave --ref-audio out"),
+    ],
+)
+def test_a_recording_that_cannot_be_cloned_is_refused(
+    checkpoint: str, recording: str | None, message: str, folder: Path
+) -> None:
+    options = QualityOptions(ref_audio=None if recording is None else folder / recording, ref_text="Yes.")
+    with pytest.raises(InvalidRequestError, match=message):
+        find_prompts(options, Checkpoint.open(checkpoint), "auto")
 
 
 def test_the_published_dataset_comes_by_revision_and_must_be_whole(

@@ -6,6 +6,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.cli.verify.quality_options import QualityOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.languages import name_of
+from megatalker.voices import read_reference
 from megatalker_conformance.quality.prompts import LIST, PromptSet, built_in, dataset, text_file
 
 NAME, REPOSITORY = "seed-tts-eval", "zhaochenyang20/seed-tts-eval"
@@ -25,7 +26,8 @@ def find_prompts(options: QualityOptions, checkpoint: Checkpoint, language: str)
         language: of texts whose source does not say it; ``auto``: English.
 
     Raises:
-        InvalidRequestError: they cannot be read, have another digest than ``--digest``, or have no recordings.
+        InvalidRequestError: they cannot be read, have another digest than ``--digest``, or have no recordings; or a
+            recording is given that cannot be cloned.
     """
     found = _named(options, "english" if language == "auto" else language)
     if options.digest is not None and found.digest != options.digest.lower():
@@ -33,7 +35,14 @@ def find_prompts(options: QualityOptions, checkpoint: Checkpoint, language: str)
             f"the prompts have the digest {found.digest}, expected {options.digest}: they are others, or were changed"
         )
     if options.ref_audio is not None:
+        if checkpoint.config.variant != "base":
+            raise InvalidRequestError(
+                f"{checkpoint.name} does not clone: leave --ref-audio out, or take a base checkpoint, such as demo-base"
+            )
+        read_reference(options.ref_audio)
         found = found.cloning(options.ref_audio, options.ref_text)
+    elif options.ref_text is not None:
+        raise InvalidRequestError("--ref-text says what is said in --ref-audio, which is not given")
     if checkpoint.config.variant == "base" and any(prompt.ref_audio is None for prompt in found.prompts):
         raise InvalidRequestError(
             "a base checkpoint speaks in cloned voices only: give --ref-audio and --ref-text, or prompts with "

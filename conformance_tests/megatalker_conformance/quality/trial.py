@@ -2,6 +2,7 @@
 off, and says the same as if it had not been.
 """
 
+import hashlib
 import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -225,12 +226,12 @@ def _facts(
     environment: dict[str, str], settings: Settings, prompts: PromptSet, options: QualityOptions
 ) -> dict[str, str]:
     """Return what recordings depend on."""
-    chosen = ", ".join(prompt.name for prompt in prompts.prompts)
+    chosen = hashlib.sha256("\n".join(prompt.name for prompt in prompts.prompts).encode()).hexdigest()
     return {
         **{name: environment[name] for name in ("checkpoint", "backend", "codec", "device", "dtype")},
         **{name: version for name, version in versions().items() if name != "python"},
         "settings": f"{dict(settings.backends)} {dict(settings.codecs)} {settings.voice}",
         "prompts": prompts.digest,
-        "chosen prompts": chosen,
+        "chosen prompts": f"{len(prompts.prompts)}, {chosen}",
         "language": prompts.language,
     }

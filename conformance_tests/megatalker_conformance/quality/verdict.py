@@ -76,7 +76,7 @@ def _faults(trial: QualityTrial, side: str) -> Faults:
     takes = trial.takes(side)
     records = [trial.folder.record(take) for take in takes]
     leading = [record["leading_s"] for record in records if not record["silent"]]
-    gaps = [record["gaps"] for record in records if record["gaps"] is not None]
+    gaps = [record["gaps"] for record in records if record.get("gaps") is not None]
     return Faults(
         len(takes),
         sum(is_runaway(trial, take) for take in takes),
