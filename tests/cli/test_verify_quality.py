@@ -81,14 +81,15 @@ def test_sizes_and_forms() -> None:
 
 def test_progress_tells_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    clock = iter([0.0, 10.0, 20.0, 30.0])
+    clock = iter([0.0, 100.0, 110.0, 120.0, 130.0])
     monkeypatch.setattr(quality, "say_plainly", said.append)
     monkeypatch.setattr(quality.time, "monotonic", clock.__next__)
     with TrialProgress(log_every_s=10) as progress:
-        for done in (40, 45, 50):
+        for done in (40, 40, 45, 50):  # a model is loaded between the first two
             progress.show("ours speaks", done, 100)
         progress.show("reader listens", 0, 100)
     assert said == [
+        "ours speaks: 40 of 100",
         "ours speaks: 45 of 100, 110 s left",
         "ours speaks: 50 of 100, 100 s left",
         "reader listens: 0 of 100",

@@ -128,6 +128,7 @@ class QualityTrial:
         progress(f"{side} speaks", done, len(takes))
         tasks = [(self.prompts.prompts[take.index], take.index * SPACING + take.seed) for take in left]
         with self._opened(side) as speak_all:
+            progress(f"{side} speaks", done, len(takes))
             for take, spoken in zip(left, speak_all(tasks), strict=True):
                 sound = measure_sound(spoken.pcm)
                 leading_s = None if sound.silent else sound.leading_s

@@ -65,8 +65,12 @@ class TrialProgress:
         self._stage, self._began, self._first, self._said = "", 0.0, 0, 0.0
 
     def show(self, stage: str, done: int, total: int) -> None:
-        """Show how much of a stage is done. What was done before the first call of a stage took no time now."""
+        """Show how much of a stage is done. What was done before the first call of a stage took no time now, and the
+        time until its last call without progress, such as that of loading a model, is not spent again.
+        """
         now = time.monotonic()
+        if stage == self._stage and done == self._first:
+            self._began = now
         if stage != self._stage:
             self._stage, self._began, self._first = stage, now, done
             for task in self._bar.task_ids:
