@@ -31,7 +31,6 @@ from megatalker_conformance.quality.trial import QualityTrial
 from megatalker_conformance.quality.verdict import judge_trial
 
 Side = Callable[..., AbstractContextManager[SpeakAll]]
-DROPPED = 0.02
 BLOCK = 32
 """Weights that share a scale in 4 bits."""
 HEALTHY = range(11, 31)
@@ -101,18 +100,21 @@ def on_a_copy(folder: Path, damage: Callable[[Path], None]) -> Side:
     return side
 
 
-@contextmanager
-def dropping_words(*place: Any) -> Iterator[SpeakAll]:
-    """Our side, which leaves out some words."""
+def dropping_words(share: float) -> Side:
+    """Our side, which leaves out this share of words."""
 
     def shortened(task: Task) -> Task:
         prompt, seed = task
         chance = random.Random(seed)
-        kept = [word for word in prompt.text.split() if chance.random() >= DROPPED]
+        kept = [word for word in prompt.text.split() if chance.random() >= share]
         return replace(prompt, text=" ".join(kept) or prompt.text), seed
 
-    with engine_side(*place) as speak_all:
-        yield lambda tasks: speak_all([shortened(task) for task in tasks])
+    @contextmanager
+    def side(*place: Any) -> Iterator[SpeakAll]:
+        with engine_side(*place) as speak_all:
+            yield lambda tasks: speak_all([shortened(task) for task in tasks])
+
+    return side
 
 
 def run(options: QualityOptions, name: str, seeds: Sequence[int], side: Side = engine_side) -> dict[str, Any]:
@@ -151,7 +153,8 @@ def main() -> None:
     rows = []
     trials_of_all: list[tuple[str, Sequence[int], Side]] = [
         *((name, (1,), on_a_copy(asked.folder / "copy", damage)) for name, damage in SPOILED.items()),
-        ("2 % of words dropped", (1,), dropping_words),
+        ("2 % of words dropped", (1,), dropping_words(0.02)),
+        *((f"5 % of words dropped, seed {seed}", (seed,), dropping_words(0.05)) for seed in range(1, 11)),
         *((f"healthy, seed {seed}", (seed,), engine_side) for seed in HEALTHY),
     ]
     for name, seeds, side in trials_of_all:
