@@ -95,6 +95,13 @@ def test_the_voice_is_spoken_once_more_only_where_voices_are_compared(tmp_path: 
         assert len([*(tmp_path / judge / "takes" / "official").glob("*.wav")]) == spoken
 
 
+def test_forms_speak_before_the_official_package(tmp_path: Path) -> None:
+    told: list[Any] = []
+    run_stage(tmp_path / "trial", harm=0.0, compare=("fast",), progress=lambda *parts: told.append(parts[0]))
+    spoken = [stage.partition(" ")[0] for stage in dict.fromkeys(told) if stage.endswith("speaks")]
+    assert spoken == ["fast", "ours", "official"]
+
+
 def test_another_trial_in_the_folder_is_refused(tmp_path: Path) -> None:
     TrialFolder(tmp_path / "trial", {"dtype": "float32"})
     TrialFolder(tmp_path / "trial", {"dtype": "float32"})
