@@ -89,8 +89,9 @@ class QualityTrial:
         return cls(checkpoint, fixed, options, prompts, kept, judges, normaliser, environment)
 
     def run(self, progress: Progress) -> None:
-        """Speak and judge all that was not spoken or judged yet. The official package, which takes longest, speaks last:
-        a form that cannot be had here is refused before.
+        """Speak and judge all that was not spoken or judged yet.
+
+        The official package, which takes longest, speaks last: a form that cannot be had here is refused before.
         """
         for side in reversed(self.sides):
             self.speak(side, progress)
