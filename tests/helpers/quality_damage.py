@@ -162,7 +162,11 @@ def main() -> None:
             continue
         rows.append(run(options, name, seeds, side))
         say_plainly(f"{name}: {rows[-1]['verdict']}")
-        card: dict[str, Any] = {"command": command, "prompts": asked.size, "official seeds": options.seeds}
+        card: dict[str, Any] = {
+            "command": command,
+            "prompts": asked.size,
+            "official seeds": [*range(1, options.seeds + 1)],
+        }
         card |= {"environment": environment(torch.device("cpu"), checkpoint="demo"), "trials": rows}
         asked.result.write_text(json.dumps(card, indent=1) + "\n")
 
