@@ -40,8 +40,9 @@ SIZES = (
 )  # fmt: skip
 CANDIDATES = [Tile(*sizes, resident=1, together=1, least_stages=1, most_shares=1) for sizes in SIZES]
 WARPGROUPS = [WarpgroupTile(*sizes) for sizes in (
-    (128, 32, 3, 2), (128, 32, 2, 2), (128, 32, 2, 3), (128, 16, 4, 3), (128, 16, 3, 3), (128, 16, 5, 2), (128, 64, 2, 1),
-    (64, 32, 3, 2), (64, 32, 4, 3), (64, 32, 3, 3), (64, 32, 2, 4), (64, 16, 5, 4), (64, 16, 4, 4), (64, 64, 2, 3),
+    (128, 32, 3, 2), (128, 32, 2, 2), (128, 32, 2, 3), (128, 16, 4, 3), (128, 16, 3, 3), (128, 16, 5, 2),
+    (128, 64, 2, 1), (64, 32, 3, 2), (64, 32, 4, 3), (64, 32, 3, 3), (64, 32, 2, 4), (64, 16, 5, 4), (64, 16, 4, 4),
+    (64, 64, 2, 3),
 )]  # fmt: skip
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 CALLS = ((1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (32, 1), (64, 1), (1, 2), (1, 4), (1, 8), (64, 2))
@@ -95,7 +96,10 @@ class Trial:
         self.numbers = numbers
         has_warpgroups = CodecKernels(device, numbers).has_warpgroups
         self.candidates = [*CANDIDATES, *(WARPGROUPS if has_warpgroups else ())]
-        self._kernels = {tile: CodecKernels(device, numbers, (tile,)) for tile in (*TILES, *WARPGROUP_TILES[numbers], *self.candidates)}
+        self._kernels = {
+            tile: CodecKernels(device, numbers, (tile,))
+            for tile in (*TILES, *WARPGROUP_TILES[numbers], *self.candidates)
+        }
         self.processors = self._kernels[TILES[0]].processors
         self._weight = numbers.pack(torch.randn(2**25, device=device))  # of any product, in any order
         self._partial = torch.empty(2**26, device=device)
@@ -204,7 +208,9 @@ def _call(text: str) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     named = {numbers.name.lower(): numbers for numbers in Numbers}
-    parser.add_argument("--numbers", choices=named, default="halves", help="of products; `half` is that of precision fast")
+    parser.add_argument(
+        "--numbers", choices=named, default="halves", help="of products; `half` is that of precision fast"
+    )
     parser.add_argument("--call", type=_call, action="append", help="STREAMSxFRAMES; repeatable")
     add_json_option(parser)
     options = parser.parse_args()
