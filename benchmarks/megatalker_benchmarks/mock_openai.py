@@ -24,18 +24,28 @@ PITCH_TOLERANCE = 0.1
 class MockOpenAI:
     """Use it in a ``with`` block; :attr:`url` is its base URL.
 
-    ``transcripts`` maps the pitch of an utterance in Hz to what it says; ``answers`` maps what the user says to the
-    answer, which begins after ``thought_s`` seconds.
+    ``transcripts`` maps the pitch of an utterance in Hz to what it says; ``answers`` maps what the user or a function
+    says to the answer, which begins after ``thought_s`` seconds. ``calls`` maps an answer to the names and arguments of
+    the functions that are called behind it.
     """
 
-    def __init__(self, transcripts: Mapping[float, str], answers: Mapping[str, str], thought_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        transcripts: Mapping[float, str],
+        answers: Mapping[str, str],
+        thought_s: float = 0.0,
+        calls: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
         self._transcripts, self._answers, self._thought_s = transcripts, answers, thought_s
+        self._calls = calls or {}
         self.heard: list[float] = []
         """The pitches of the utterances that came in."""
         self.rates: list[int] = []
         """The sample rates of these utterances."""
         self.conversations: list[list[dict[str, Any]]] = []
         """The messages of each request for an answer."""
+        self.functions: list[tuple[Any, Any]] = []
+        """``tools`` and ``tool_choice`` of each request for an answer."""
         self.keys: list[str | None] = []
         """The ``Authorization`` header of each request."""
         listener = socket.create_server(("127.0.0.1", 0))
@@ -77,22 +87,29 @@ class MockOpenAI:
             self.keys.append(request.headers.get("authorization"))
             body = await request.json()
             self.conversations.append(body["messages"])
-            said = [message["content"] for message in body["messages"] if message["role"] == "user"][-1]
+            self.functions.append((body.get("tools"), body.get("tool_choice")))
+            said = [message["content"] for message in body["messages"] if message["role"] in ("user", "tool")][-1]
             await asyncio.sleep(self._thought_s)
-            return StreamingResponse(_stream(self._answers[said], body["model"]), media_type="text/event-stream")
+            words = self._answers[said]
+            stream = _stream(words, self._calls.get(words, {}), len(self.conversations), body["model"])
+            return StreamingResponse(stream, media_type="text/event-stream")
 
         return app
 
 
-async def _stream(words: str, model: str) -> AsyncIterator[str]:
-    for number, word in enumerate(words.split(" ")):
+async def _stream(words: str, calls: Mapping[str, str], request: int, model: str) -> AsyncIterator[str]:
+    for number, word in enumerate(words.split(" ") if words else []):
         yield _event(model, {"role": "assistant", "content": word if number == 0 else f" {word}"}, None)
         await asyncio.sleep(TOKEN_S)
-    yield _event(model, {}, "stop")
+    for number, (name, arguments) in enumerate(calls.items()):
+        call = {"index": number, "id": f"call_{request}_{number}", "type": "function"}
+        function = {"name": name, "arguments": arguments}
+        yield _event(model, {"role": "assistant", "tool_calls": [{**call, "function": function}]}, None)
+    yield _event(model, {}, "tool_calls" if calls else "stop")
     yield "data: [DONE]\n\n"
 
 
-def _event(model: str, delta: dict[str, str], finish: str | None) -> str:
+def _event(model: str, delta: dict[str, Any], finish: str | None) -> str:
     chunk = {
         "id": "mock",
         "object": "chat.completion.chunk",

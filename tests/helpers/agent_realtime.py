@@ -1,7 +1,7 @@
 """A Realtime client of the agent, whose speech to text and language model are stand-ins."""
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,8 +34,10 @@ def use_stand_ins(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @asynccontextmanager
-async def agent(**options: Any) -> AsyncIterator[tuple[RealtimeClient, MockOpenAI, AgentDesk]]:
-    with MockOpenAI({LOW: ASKED, HIGH: STOPPED}, ANSWERS) as mock:
+async def agent(
+    answers: Mapping[str, str] = ANSWERS, calls: Mapping[str, Mapping[str, str]] | None = None, **options: Any
+) -> AsyncIterator[tuple[RealtimeClient, MockOpenAI, AgentDesk]]:
+    with MockOpenAI({LOW: ASKED, HIGH: STOPPED}, answers, calls=calls) as mock:
         desk = AgentDesk(mock.url, **options)
         async with open_for_calls(desk) as address, talking(f"http://{address}") as voice:
             yield voice, mock, desk

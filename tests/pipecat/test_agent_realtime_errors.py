@@ -32,6 +32,7 @@ def engine(tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> No
 # ---- what it refuses
 
 
+FUNCTION = {"type": "function", "name": "weather"}
 BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("input_audio_buffer.append", {"audio": "?"}, "audio", "is not base64"),
     ("input_audio_buffer.append", {"audio": "AAAA"}, "audio", "3 bytes, expected 16-bit samples"),
@@ -39,7 +40,11 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("input_audio_buffer.append", {"audio": 5}, "audio", "audio"),
     ("input_audio_buffer.commit", {}, "type", "set turn_detection to null"),
     ("input_audio_buffer.shake", {}, "type", "this agent takes session.update"),
-    ("session.update", {"session": {"type": "realtime", "tools": [{}]}}, "session.tools", "tools"),
+    ("session.update", {"session": {"tools": [{"type": "mcp"}]}}, "session.tools.0.type", "'function'"),
+    ("session.update", {"session": {"tools": [{"type": "function", "name": "a b"}]}}, "session.tools.0.name", "a b"),
+    ("session.update", {"session": {"tools": [FUNCTION, FUNCTION]}}, "session.tools", "two functions of one name"),
+    ("session.update", {"session": {"tool_choice": FUNCTION}}, "session.tool_choice", "none of session.tools"),
+    ("response.create", {"response": {"tools": []}}, "response.tools", "session.update"),
     ("session.update", {"session": {"speed": 2}}, "session.audio.output.speed", "speed is not 1"),
     ("session.update", {"session": {"voice": "nobody"}}, "session.audio.output.voice", "expected aiden"),
     ("session.update", {"session": {"megatalker": {"seed": 1}}}, "session.megatalker", "megatalker serve alone"),
@@ -50,10 +55,11 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("conversation.item.delete", {"item_id": "none"}, "item_id", "no item 'none'"),
     (
         "conversation.item.create",
-        {"item": {"type": "function_call_output", "output": "4"}},
-        "item.type",
-        "calls no functions",
+        {"item": {"type": "function_call_output", "output": "4", "call_id": "mine"}},
+        "item.call_id",
+        "no function call 'mine'",
     ),
+    ("conversation.item.create", {"item": {"type": "function_call", "call_id": "mine"}}, "item", "name is missing"),
 ]
 """Events that cannot be obeyed, the field that is named, and a part of the message."""
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.asyncio
         ("session.update", {"session": {"type": "transcription"}}, "session.type", None),
         ("session.update", {"session": {"megatalker": {"seed": -1}}}, "session.megatalker.seed", None),
         ("session.update", {}, "session", None),
-        ("conversation.item.create", {"item": {"type": "function_call"}}, "item.type", None),
+        ("conversation.item.create", {"item": {"type": "call"}}, "item.type", None),
         (
             "conversation.item.create",
             {"item": {"type": "message", "role": "user", "content": [{"type": "input_image"}]}},

@@ -12,14 +12,25 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.protocol.leniency import FieldError, Integer, Number, known_word, read_fields, voice_by_id
-from megatalker.serving.protocol.messages import SampleRate, SpeechFields, UtteranceId
+from megatalker.serving.protocol.leniency import (
+    FieldError,
+    Integer,
+    Number,
+    known_word,
+    read_fields,
+    read_json,
+    voice_by_id,
+)
+from megatalker.serving.protocol.messages import MAX_ID_LENGTH, SampleRate, SpeechFields, UtteranceId
 
 MOST_ITEMS = 128
 """Items of a conversation that are kept, and items in the ``input`` of a response."""
 MOST_PARTS = 64
 """Parts of an item."""
 MOST_METADATA = 16
+MOST_TOOLS = 128
+MOST_ARGUMENTS = 16_384
+"""Characters of the arguments of a function call."""
 RealtimeFormat = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 BARE_FORMATS: dict[RealtimeFormat, Literal["pcm", "pcm_mulaw", "pcm_alaw"]] = {
     "audio/pcm": "pcm",
@@ -121,21 +132,26 @@ class ItemPart(RealtimeFields):
         return self
 
 
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
 class Item(RealtimeFields):
     """An item of a conversation, or a reference to one."""
 
-    type: Literal["message", "function_call_output", "item_reference"]
+    type: Literal["message", "function_call", "function_call_output", "item_reference"]
     id: Annotated[UtteranceId, Field(min_length=1)] | None = None
     role: Literal["user", "assistant", "system"] | None = None
     content: Annotated[list[ItemPart], Field(max_length=MOST_PARTS)] = []
     call_id: UtteranceId | None = None
+    name: FunctionName | None = None
+    arguments: Annotated[str, Field(max_length=MOST_ARGUMENTS)] | None = None
     output: str | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        needed = {"message": "role", "function_call_output": "output", "item_reference": "id"}[self.type]
-        if getattr(self, needed) is None:
-            raise ValueError(f"{needed} is missing, which a {self.type} has")
+        for needed in _NEEDED[self.type]:
+            if getattr(self, needed) is None:
+                raise ValueError(f"{needed} is missing, which a {self.type} has")
         return self
 
     @property
@@ -144,6 +160,14 @@ class Item(RealtimeFields):
         if self.type == "function_call_output":
             return self.output or ""
         return "\n".join(part.text if part.text is not None else part.transcript or "" for part in self.content)
+
+
+_NEEDED = {
+    "message": ["role"],
+    "function_call": ["call_id", "name", "arguments"],
+    "function_call_output": ["output"],
+    "item_reference": ["id"],
+}
 
 
 class SessionUpdate(RealtimeFields):
@@ -188,6 +212,8 @@ class ResponseFields(SpeechOptionsFields):
     """Speak these instead of the items of the conversation that were not spoken yet."""
     conversation: str | None = None
     """``none``: what is spoken is not added to the conversation."""
+    tools: list[Any] | None = None
+    tool_choice: Any = None
     metadata: Annotated[dict[Annotated[str, Field(max_length=64)], str], Field(max_length=MOST_METADATA)] | None = None
     """Repeated in events of the response."""
 
@@ -229,6 +255,26 @@ class HeardAudioFields(AudioFields):
     input: AudioInput | None = None
 
 
+class FunctionTool(RealtimeFields):
+    """A function of the client, which the language model may call."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON Schema of its arguments, for the language model."""
+
+
+ToolChoice = Literal["auto", "none", "required"]
+
+
+class FunctionChoice(RealtimeFields):
+    """The language model must call this function."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+
 class AgentSessionFields(SessionFields):
     """A session of an agent."""
 
@@ -236,8 +282,8 @@ class AgentSessionFields(SessionFields):
     input_audio_format: AnyFormat | None = None
     """Beta, as is the next one: ``audio.input`` goes before them."""
     turn_detection: TurnDetection | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] = []
-    """The agent calls no functions of clients."""
+    tools: Annotated[list[FunctionTool], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: ToolChoice | FunctionChoice | None = None
 
 
 class AgentSessionUpdate(RealtimeFields):
@@ -278,6 +324,19 @@ _AGENT_KINDS: dict[str, type[AgentEvent]] = {
     "input_audio_buffer.commit": AudioCommit,
     "input_audio_buffer.clear": AudioClear,
 }
+
+
+def read_message(text: str) -> tuple[Mapping[str, Any], str | None]:
+    """Return a client's message, and the ``event_id`` that an error about it repeats.
+
+    Raises:
+        InvalidRequestError: it is no JSON object.
+    """
+    given = read_json(text)
+    if not isinstance(given, dict):
+        raise InvalidRequestError(f"the message is {given!r:.60}: it should be an object")
+    name = given.get("event_id")
+    return given, name[:MAX_ID_LENGTH] if isinstance(name, str) else None
 
 
 def read_realtime_event(given: Mapping[str, Any]) -> RealtimeEvent:

@@ -107,7 +107,7 @@ class ResponseItem(ConversationItem):
         self.audio_ms = end_ms
 
 
-Add = Callable[[ResponseItem], Awaitable[None]]
+Add = Callable[[ConversationItem], Awaitable[None]]
 """Adds an item to a conversation."""
 
 
@@ -155,6 +155,9 @@ class ToldResponse:
         """Why it was cancelled, in the protocol's word."""
         self.begun = False
         """Its item was told."""
+        self._output: list[ConversationItem] = []
+        self._index = 0
+        """Place of what is spoken in the output."""
         self._options, self._metadata, self._add = options, metadata, add
 
     async def create(self, tell: Tell) -> None:
@@ -163,13 +166,29 @@ class ToldResponse:
 
     async def begin(self, tell: Tell) -> None:
         """Tell its item: audio follows."""
-        self.begun = True
-        place = {"response_id": self.id, "output_index": 0}
-        await tell("response.output_item.added", **place, item=self.item.shown())
+        self.begun, self._index = True, len(self._output)
+        self._output.append(self.item)
+        await tell("response.output_item.added", **self._item_place(self._index), item=self.item.shown())
         if self._add is not None:
             await self._add(self.item)
         part = {"type": "audio", "transcript": ""}
         await tell("response.content_part.added", **self._place(), part=part)
+
+    async def call(self, item: ConversationItem, arguments: str, tell: Tell) -> None:
+        """Tell an item that calls a function of the client, from its beginning to its end."""
+        place = self._item_place(len(self._output))
+        self._output.append(item)
+        begun = {**item.shown(), "status": "in_progress", "arguments": ""}
+        await tell("response.output_item.added", **place, item=begun)
+        if self._add is not None:
+            await self._add(item)
+        told = {**place, "item_id": item.id, "call_id": item.shown()["call_id"]}
+        await tell("response.function_call_arguments.delta", **told, delta=arguments)
+        name = item.shown()["name"]
+        await tell("response.function_call_arguments.done", **told, name=name, arguments=arguments)
+        if self._add is not None:
+            await tell("conversation.item.done", item=item.shown())
+        await tell("response.output_item.done", **place, item=item.shown())
 
     async def send_audio(self, data: bytes, tell: Tell) -> None:
         """Send audio in the session's format."""
@@ -202,8 +221,7 @@ class ToldResponse:
             await tell("response.content_part.done", **self._place(), part=part)
             if self._add is not None:
                 await tell("conversation.item.done", item=self.item.shown())
-            place = {"response_id": self.id, "output_index": 0}
-            await tell("response.output_item.done", **place, item=self.item.shown())
+            await tell("response.output_item.done", **self._item_place(self._index), item=self.item.shown())
         return self.shown(status, told)
 
     def shown(self, status: str, error: Exception | None = None) -> dict[str, Any]:
@@ -218,12 +236,15 @@ class ToldResponse:
             "object": "realtime.response",
             "status": status,
             "status_details": None if status in ("in_progress", "completed") else details,
-            "output": [self.item.shown()] if self.begun else [],
+            "output": [item.shown() for item in self._output],
             "output_modalities": ["audio"],
             "audio": {"output": self._options.output()},
             "metadata": self._metadata,
             "usage": None if status == "in_progress" else NO_TOKENS,
         }
 
+    def _item_place(self, index: int) -> dict[str, Any]:
+        return {"response_id": self.id, "output_index": index}
+
     def _place(self) -> dict[str, Any]:
-        return {"response_id": self.id, "item_id": self.item.id, "output_index": 0, "content_index": 0}
+        return {**self._item_place(self._index), "item_id": self.item.id, "content_index": 0}

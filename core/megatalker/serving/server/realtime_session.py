@@ -7,8 +7,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from megatalker.errors import InvalidRequestError
-from megatalker.serving.protocol.leniency import read_json
-from megatalker.serving.protocol.messages import MAX_ID_LENGTH, SpeechFields
+from megatalker.serving.protocol.messages import SpeechFields
 from megatalker.serving.protocol.realtime_messages import (
     AudioOutput,
     Item,
@@ -22,6 +21,7 @@ from megatalker.serving.protocol.realtime_messages import (
     ResponseFields,
     SessionUpdate,
     SpeechOptionsFields,
+    read_message,
     read_realtime_event,
 )
 from megatalker.serving.server.information import Aliases
@@ -72,11 +72,7 @@ class RealtimeSession(SocketSession):
         Raises:
             InvalidRequestError: it can never work.
         """
-        given = read_json(text)
-        if not isinstance(given, dict):
-            raise InvalidRequestError(f"the message is {given!r:.60}: it should be an object")
-        asking = given.get("event_id")
-        self._asking = asking[:MAX_ID_LENGTH] if isinstance(asking, str) else None
+        given, self._asking = read_message(text)
         match read_realtime_event(given):
             case SessionUpdate(session=fields):
                 self._options = await self._updated(fields, "session")

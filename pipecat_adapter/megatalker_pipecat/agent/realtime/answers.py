@@ -7,7 +7,14 @@ from megatalker.errors import MegatalkerError
 from megatalker.serving.audio import from_pcm16
 from megatalker.serving.protocol.messages import WordTime
 from megatalker.serving.server.encoding import Encoder
-from megatalker.serving.server.realtime_events import Add, RealtimeOptions, ResponseItem, Tell, ToldResponse
+from megatalker.serving.server.realtime_events import (
+    Add,
+    ConversationItem,
+    RealtimeOptions,
+    ResponseItem,
+    Tell,
+    ToldResponse,
+)
 
 
 class AnswerError(MegatalkerError):
@@ -53,6 +60,12 @@ class Answers:
             if self.active is not None and not self._created:
                 self._created = True
                 await self.active.create(self._tell)
+
+    async def call(self, item: ConversationItem, arguments: str) -> None:
+        """Tell that the model calls a function of the client."""
+        async with self._turn:
+            if self.active is not None:
+                await self.active.call(item, arguments, self._tell)
 
     async def audio(self, samples: bytes) -> None:
         """Tell audio, 16-bit at 24 kHz; what belongs to no response is dropped."""

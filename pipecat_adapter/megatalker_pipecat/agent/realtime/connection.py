@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -10,9 +10,7 @@ from loguru import logger
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from megatalker.errors import InvalidRequestError, MegatalkerError
-from megatalker.serving.protocol.leniency import read_json
-from megatalker.serving.protocol.messages import MAX_ID_LENGTH
-from megatalker.serving.protocol.realtime_messages import RealtimeError
+from megatalker.serving.protocol.realtime_messages import RealtimeError, read_message
 from megatalker.serving.server.callers import TokenBucket
 from megatalker.serving.server.problems import TooManyConnectionsError, error_details
 from megatalker.serving.server.realtime_events import BETA, EventWriter
@@ -20,6 +18,17 @@ from megatalker.settings import ServerSettings
 
 ERRORS, ERRORS_A_SECOND = 200, 20
 """Error events that a connection may earn, and how many more each second."""
+
+
+INTERRUPTION_S = 5.0
+"""Seconds that the pipeline may take for what was asked of it."""
+
+
+async def at_most(waiting: Coroutine[Any, Any, bool]) -> None:
+    """Wait, but not for ever: a pipeline that hangs is no reason to hear the client no more."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(INTERRUPTION_S):
+            await waiting
 
 
 async def turn_away(socket: WebSocket) -> None:
@@ -79,11 +88,7 @@ class RealtimeConnection(ABC):
             raise InvalidRequestError(
                 f"the message has {len(text)} characters, expected at most {most}; send audio in smaller parts"
             )
-        given = read_json(text)
-        if not isinstance(given, dict):
-            raise InvalidRequestError(f"the message is {given!r:.60}: it should be an object")
-        asking = given.get("event_id")
-        self._asking = asking[:MAX_ID_LENGTH] if isinstance(asking, str) else None
+        given, self._asking = read_message(text)
         return given
 
     async def refuse(self, error: Exception) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from pipecat.frames.frames import (
     ErrorFrame,
+    FunctionCallFromLLM,
     InputAudioRawFrame,
     InterruptionFrame,
     LLMRunFrame,
@@ -43,16 +43,25 @@ from megatalker.serving.server.realtime_events import new_id
 from megatalker_pipecat import MegatalkerTTSService
 from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.realtime.answers import AnswerError, Answers
-from megatalker_pipecat.agent.realtime.connection import RealtimeConnection
+from megatalker_pipecat.agent.realtime.connection import RealtimeConnection, at_most
+from megatalker_pipecat.agent.realtime.functions import ClientFunctions
 from megatalker_pipecat.agent.realtime.incoming import RATE, IncomingAudio
 from megatalker_pipecat.agent.realtime.items import ContextItems, heard_item
 from megatalker_pipecat.agent.realtime.stages import PIECE_S, AnswerOutput, CommittedSpeech, KeptAnswers
 from megatalker_pipecat.agent.reception import Reception
 
 VAD = "server_vad"
-INTERRUPTION_S = 5.0
-"""Seconds that ending an answer may take."""
-_UNSUPPORTED = ("input", "instructions", "audio", "voice", "output_audio_format", "speed", "megatalker")
+_UNSUPPORTED = (
+    "input",
+    "instructions",
+    "audio",
+    "voice",
+    "output_audio_format",
+    "speed",
+    "megatalker",
+    "tools",
+    "tool_choice",
+)
 """Fields of a response that would have to differ from the session's."""
 
 
@@ -81,6 +90,9 @@ class AgentRealtimeSession(RealtimeConnection):
         self._id, name = new_id("sess"), new_id("conv")
         self._items = ContextItems(self.tell, self._plan.engine.max_text_chars, self._conversation.context)
         self._answers = Answers(self.tell, self._items.add, name)
+        self._functions = ClientFunctions(
+            self._conversation.model, self._conversation.context, self._items, self._answers
+        )
         self._incoming = IncomingAudio()
         self._detects = asyncio.Event()
         """The server finds out when somebody has finished."""
@@ -174,7 +186,9 @@ class AgentRealtimeSession(RealtimeConnection):
             self._require_hearing()
         voice = output.voice or fields.voice
         spoken = None if voice is None else self._voice(voice)
+        self._functions.check(fields)
         await self._transcribed()
+        self._functions.update(fields)
         (self._detects.set if detects else self._detects.clear)()
         if (wanted := given.format or fields.input_audio_format) not in (None, self._incoming.format):
             await self._incoming.clear(wanted)
@@ -216,8 +230,7 @@ class AgentRealtimeSession(RealtimeConnection):
             "output_modalities": ["audio"],
             "instructions": options.instructions or self._plan.agent.prompt,
             "audio": {"input": heard if self._plan.stt is not None else None, "output": options.output()},
-            "tools": [],
-            "tool_choice": "none",
+            **self._functions.shown,
         }
         if self.writer.beta:
             shown |= {"modalities": ["text", "audio"], "voice": options.voice, "turn_detection": detection}
@@ -300,6 +313,7 @@ class AgentRealtimeSession(RealtimeConnection):
 
         async def ask() -> None:
             await self._transcribed()
+            await self._functions.settled()
             await self._answers.create()
             if self._answers.active is response:
                 self._answering.clear()
@@ -314,10 +328,10 @@ class AgentRealtimeSession(RealtimeConnection):
             raise RealtimeError(f"no response{which} is spoken", "response_id", "response_cancel_not_active")
         self._ignoring = True
         await self._answers.cancel("client_cancelled")
-        await _at_most(self._answering.wait())  # an interruption would overtake what asks for the answer
+        await at_most(self._answering.wait())  # an interruption would overtake what asks for the answer
         self._kept.clear()
         await self._conversation.worker.queue_frame(InterruptionFrame())
-        await _at_most(self._kept.wait())
+        await at_most(self._kept.wait())
 
     async def _truncate(self, event: ItemTruncate) -> None:
         item, active = self._items.heard(event), self._answers.active
@@ -369,6 +383,11 @@ class AgentRealtimeSession(RealtimeConnection):
         if not self._ignoring:
             await self._answers.word(text, joined=joined)
 
+    async def functions_called(self, calls: Sequence[FunctionCallFromLLM]) -> None:
+        await self.answer_begins()
+        if not self._ignoring:
+            await self._functions.tell(calls)
+
     async def answer_ends(self) -> None:
         if not self._ignoring:
             await self._answers.end()
@@ -387,10 +406,3 @@ class AgentRealtimeSession(RealtimeConnection):
 
 def _error_of(frame: ErrorFrame) -> AnswerError:
     return AnswerError(f"{frame.processor}: {frame.error}")
-
-
-async def _at_most(waiting: Coroutine[Any, Any, bool]) -> None:
-    """Wait, but not for ever: a pipeline that hangs is no reason to hear the client no more."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(INTERRUPTION_S):
-            await waiting

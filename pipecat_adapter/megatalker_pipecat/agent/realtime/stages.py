@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from pipecat.frames.frames import (
     Frame,
+    FunctionCallFromLLM,
+    FunctionCallsStartedFrame,
     InputAudioRawFrame,
     InterimTranscriptionFrame,
     InterruptionFrame,
@@ -106,6 +109,9 @@ class AnswerListener(Protocol):
     async def word(self, text: str, *, joined: bool) -> None:
         """A word begins to be heard; ``joined``: without a space before it."""
 
+    async def functions_called(self, calls: Sequence[FunctionCallFromLLM]) -> None:
+        """The answer calls these functions."""
+
     async def answer_ends(self) -> None:
         """All of the answer was said."""
 
@@ -161,6 +167,8 @@ class AnswerOutput(BaseOutputTransport):
                 await self._listener.answer_begins()
             case TTSTextFrame():
                 await self._listener.word(frame.text, joined=frame.includes_inter_frame_spaces)
+            case FunctionCallsStartedFrame():
+                await self._listener.functions_called(frame.function_calls)
             case LLMFullResponseEndFrame() | LLMAssistantPushAggregationFrame():
                 await self._listener.answer_ends()
 
