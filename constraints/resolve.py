@@ -1,4 +1,4 @@
-"""Asks a resolver, installing nothing: do both sets resolve on the public index alone, on every Python we name?
+"""Asks a resolver, installing nothing: do all sets resolve on the public index alone, on every Python we name?
 
 uv answers in seconds what takes pip minutes, and knows the markers and wheels of a Python that is not here. A wheel
 folder, a further index or a configuration file of this machine is left out.
@@ -18,7 +18,7 @@ from typing import Any
 from dry_run import FOLDER, LINES, ResolverError
 
 PROJECT = FOLDER.parent
-SETS = ("cpu", "cuda")
+SETS = ("cpu", "cuda", "newest")
 EXTRAS = ("--extra", "dev", "--extra", "ray")
 """``ray`` has an environment of its own, of the same versions."""
 DEMO = ("--extra", "official")
@@ -32,7 +32,7 @@ REACH = {
 }
 """Options of pip that say how to reach an index, and their names in uv."""
 UNTRIED = ["3.14"]
-"""Python versions on which both sets must resolve, and on which nothing has been run."""
+"""Python versions on which all sets must resolve, and on which nothing has been run."""
 LEFT_TO_TORCH = re.compile(r"triton|nvidia-.*")
 TOLERANCE = 0.05
 

@@ -38,6 +38,17 @@ def test_importing_prints_nothing_and_leaves_no_stand_in() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("error", ["OSError", "RuntimeError"])
+def test_a_torchaudio_for_other_libraries_is_done_without(error: str, tmp_path: Path) -> None:
+    (tmp_path / "torchaudio.py").write_text(f"raise {error}('compiled with another CUDA')")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{IMPORT}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PROCESS_S, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["megatalker.checkpoint.official", "megatalker_pipecat.agent"])
 def test_what_is_imported_reports_to_nobody(module: str, tmp_path: Path) -> None:
     """onnxruntime keeps a store of what it is about to report, except in CI."""

@@ -283,11 +283,13 @@ def test_a_fault_fails_the_check_and_is_told(
         scripts.resolve, "check_set", lambda name, version: f"{name} is wrong" if version == "3.99" else None
     )
     monkeypatch.setattr(scripts.resolve, "check_size", lambda: "another size")
-    with pytest.raises(SystemExit, match="cpu is wrong\ncuda is wrong\nanother size"):
+    with pytest.raises(SystemExit, match="cpu is wrong\ncuda is wrong\nnewest is wrong\nanother size"):
         scripts.resolve.main()
     assert capsys.readouterr().out.splitlines() == [
         "cpu on Python 3.11: resolves",
         "cuda on Python 3.11: resolves",
+        "newest on Python 3.11: resolves",
         "cpu on Python 3.99: FAILS",
         "cuda on Python 3.99: FAILS",
+        "newest on Python 3.99: FAILS",
     ]

@@ -136,7 +136,7 @@ def _imports(name: str) -> bool:
     try:
         with quiet():
             importlib.import_module(name)
-    except (ImportError, OSError):  # OSError: a binary built against libraries that are not there
+    except (ImportError, OSError, RuntimeError):  # a binary for libraries that are not there, or for another CUDA
         for partial in [module for module in sys.modules if module.split(".")[0] == name and module not in before]:
             del sys.modules[partial]
         return False
