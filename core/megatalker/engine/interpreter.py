@@ -24,14 +24,19 @@ YOUNG_BEFORE_FULL = 1000
 
 
 def spare_what_is_loaded() -> None:
-    """Exclude all objects of now from garbage collection, and let full collections be rare: for a process that keeps
-    its engine until it ends.
+    """Exclude all objects of now from garbage collection: for a process that serves until it ends.
 
     Libraries and weights are some hundred thousand objects that stay: each full collection looks at all of them, in a
-    pause of about 0.1 s in which no stream gets anything. What 500 streams hold takes 20 ms, every two seconds.
+    pause of about 0.1 s in which no stream gets anything.
     """
     gc.collect()
     gc.freeze()
+
+
+def collect_rarely() -> None:
+    """Let full collections of garbage be rare: for a process that keeps an engine and takes no connections, whose
+    garbage is small. What 500 streams hold takes 20 ms, every two seconds.
+    """
     youngest, young, _ = gc.get_threshold()
     gc.set_threshold(youngest, young, YOUNG_BEFORE_FULL)
 

@@ -15,7 +15,7 @@ from megatalker.cli.bench.report import command_line, environment, environment_o
 from megatalker.cli.bench.servers import Servers, SpeechRoute
 from megatalker.cli.bench.traffic import Traffic, largest
 from megatalker.engine import Engine
-from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
+from megatalker.engine.interpreter import collect_rarely, spare_what_is_loaded, switch_threads_often
 from megatalker.settings import Settings
 
 FIRST_TRIED = 16
@@ -68,7 +68,8 @@ def measure(
             facts = environment_of_engine(engine)
             shown = settings.model_dump(mode="json", exclude={"server", "ray", "agent"})
             runner = _Runner(listening_to(engine), engine, wanted, progress)
-        spare_what_is_loaded()  # a pause of this process would be heard as a gap
+        spare_what_is_loaded()
+        collect_rarely()  # a pause of this process would be heard as a gap
         switch_threads_often()
         cases, capacity = asyncio.run(runner.run())
         return LoadReport(command_line(), facts, shown, asdict(wanted.script), cases, capacity)

@@ -13,7 +13,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.engine.chunks import Progress
 from megatalker.engine.commands import Cancel, Feed, FinishText, Wake
-from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
+from megatalker.engine.interpreter import collect_rarely, spare_what_is_loaded, switch_threads_often
 from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import MegatalkerError
@@ -186,6 +186,7 @@ class Host:
         try:
             self._engine.warmup()
             spare_what_is_loaded()
+            collect_rarely()
         except MegatalkerError as error:
             failure = Failure.of(error)
         self._tell_supervisor(pack(WarmedUp(self._number, failure)))
