@@ -52,15 +52,8 @@ from megatalker_pipecat.agent.reception import Reception
 
 VAD = "server_vad"
 _UNSUPPORTED = (
-    "input",
-    "instructions",
-    "audio",
-    "voice",
-    "output_audio_format",
-    "speed",
-    "megatalker",
-    "tools",
-    "tool_choice",
+    *("input", "instructions", "audio", "voice", "output_audio_format", "speed", "megatalker"),
+    *("tools", "tool_choice"),
 )
 """Fields of a response that would have to differ from the session's."""
 
@@ -285,8 +278,7 @@ class AgentRealtimeSession(RealtimeConnection):
             await asyncio.wait([self._transcribing])
 
     async def _add_heard(self, name: str, text: str) -> None:
-        item = heard_item(name, text)
-        await self._items.add(item)
+        await self._items.add(item := heard_item(name, text))
         if text:
             self._items.remember(item, "user")
         await self.tell("conversation.item.done", item=item.shown())
