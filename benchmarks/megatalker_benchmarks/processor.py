@@ -146,7 +146,7 @@ def measure(order: Order, threads: int) -> list[FormatResult]:
             FormatResult(
                 threads,
                 subject.name,
-                load_s=round(subject.load_s, 2),
+                load_s=round(subject.load_s, 4),
                 prefill_ms=_ms(subject.prefill_s),
                 frame_ms=_ms(subject.frame_s),
                 codec_ms=_ms(codec_s),

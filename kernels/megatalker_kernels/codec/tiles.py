@@ -119,10 +119,8 @@ LONG = 768
 """Columns of a window from which larger parts of a warp's own pay."""
 ENOUGH = 1.75
 """Blocks for each processor that a larger tile must give, to be worth its better use of what it loads."""
-
-
 MUCH_ROUNDED = 2**27
-"""Multiplications from which warpgroups pay for numbers of one float16."""
+"""Rows times columns times words of a window from which warpgroups pay for numbers of one float16."""
 LEAST_STAGES = 16
 """Stages of a share of such numbers, at least."""
 ENOUGH_TILES = 0.6
