@@ -94,12 +94,10 @@ class Trial:
 
     def __init__(self, device: torch.device, numbers: Numbers) -> None:
         self.numbers = numbers
-        has_warpgroups = CodecKernels(device, numbers).has_warpgroups
-        self.candidates = [*CANDIDATES, *(WARPGROUPS if has_warpgroups else ())]
-        self._kernels = {
-            tile: CodecKernels(device, numbers, (tile,))
-            for tile in (*TILES, *WARPGROUP_TILES[numbers], *self.candidates)
-        }
+        self.has_warpgroups = CodecKernels(device, numbers).has_warpgroups
+        warpgroups = dict.fromkeys((*WARPGROUP_TILES[numbers], *WARPGROUPS)) if self.has_warpgroups else ()
+        self.candidates = [*CANDIDATES, *warpgroups]
+        self._kernels = {tile: CodecKernels(device, numbers, (tile,)) for tile in (*TILES, *self.candidates)}
         self.processors = self._kernels[TILES[0]].processors
         self._weight = numbers.pack(torch.randn(2**25, device=device))  # of any product, in any order
         self._partial = torch.empty(2**26, device=device)
@@ -172,8 +170,7 @@ def measure(weights: FusedWeights, config: CodecConfig, trial: Trial, streams: i
 def _measure(trial: Trial, key: tuple[int, int, int, int, bool], products: list[ProductStep]) -> dict[str, Any]:
     product = products[0]
     rows, columns, taps, words, whole = key
-    has_warpgroups = any(isinstance(tile, WarpgroupTile) for tile in trial.candidates)
-    warpgroups = trial.numbers if has_warpgroups and not whole else None
+    warpgroups = trial.numbers if trial.has_warpgroups and not whole else None
     sizes = (rows, columns, taps, words, trial.processors)
     chosen = choose_tiling(*sizes, whole=whole, warpgroups=warpgroups)
     tried = [
@@ -221,8 +218,7 @@ def main() -> None:
         config = checkpoint.codec_config
         decoder = StreamingDecoder(config, Weights(checkpoint.codec_tensor, "decoder"))
     trial = Trial(device, numbers)
-    has_warpgroups = len(trial.candidates) > len(CANDIDATES)
-    weights = FusedWeights(decoder, device, numbers, warpgroups=has_warpgroups)
+    weights = FusedWeights(decoder, device, numbers, warpgroups=trial.has_warpgroups)
     calls = []
     for streams, frames in options.call or CALLS:
         calls.append(measure(weights, config, trial, streams, frames))

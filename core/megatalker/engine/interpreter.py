@@ -1,8 +1,8 @@
 """Python's interpreter in a process that lives for its engine, and its end: then the engine's thread must not be inside
 torch.
 
-What :func:`spare_what_is_loaded` and :func:`switch_threads_often` change concerns the whole process, so that a program
-which only happens to hold an engine is left as it is.
+What :func:`spare_what_is_loaded`, :func:`collect_rarely` and :func:`switch_threads_often` change concerns the whole
+process, so that a program which only happens to hold an engine is left as it is.
 """
 
 import atexit

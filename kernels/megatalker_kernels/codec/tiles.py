@@ -105,9 +105,9 @@ TILES = (FEW, SMALL, NARROW, MIDDLE, LARGE, LARGE_FOR_LONG_SUMS)
 WARPGROUP = WarpgroupTile(128, 32, 3, resident=2)
 LOW = WarpgroupTile(64, 32, 3, resident=3)
 ROUNDS = WarpgroupTile(128, 32, 2, resident=3)
-"""For so many tiles that each processor runs several rounds."""
+"""Taken where each processor runs several rounds of tiles."""
 SHALLOW = WarpgroupTile(128, 16, 4, resident=3)
-"""For rows of so few words that half of a deeper stage would be empty."""
+"""Taken for rows of few words, which would leave half of a deeper stage empty."""
 WARPGROUP_TILES: dict[Numbers, tuple[WarpgroupTile, ...]] = {
     Numbers.HALVES: (WARPGROUP,),
     Numbers.HALF: (WARPGROUP, LOW, ROUNDS, SHALLOW),

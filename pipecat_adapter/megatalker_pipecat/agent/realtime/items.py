@@ -70,13 +70,15 @@ class ContextItems(RealtimeItems):
             self._outputs[asked.call_id or ""] = item.text
             self.keep_outputs()
             return
-        new: list[Any] = [{"role": asked.role, "content": item.text}]
+        new: list[Any]
         if asked.type == "function_call":
             function = {"name": asked.name, "arguments": asked.arguments}
             call = {"id": asked.call_id, "type": "function", "function": function}
             answer = {"role": "tool", "content": json.dumps(NO_OUTPUT), "tool_call_id": asked.call_id}
             new = [{"role": "assistant", "tool_calls": [call]}, answer]
             self._calls[asked.call_id or ""] = item.id
+        else:
+            new = [{"role": asked.role, "content": item.text}]
         earlier = [self._messages[one] for one in self.names_before(item) if one in self._messages]
         messages = self._context.messages
         at = len(messages)
