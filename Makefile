@@ -67,7 +67,8 @@ checks:
 unexport PYTHONDONTWRITEBYTECODE
 # Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile. A file goes to one
 # process, in the order of tests/conftest.py: what a file sets up is set up once, and the longest files begin first.
-UNIT_TESTS := pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder
+# A test that hangs ends its process, which ends the run: xdist would begin that file anew, for ever.
+UNIT_TESTS := pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test-fast unit $(SUITES) soak ray-test coverage: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
 test-fast unit $(SUITES) coverage: export TORCHINDUCTOR_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/megatalker/inductor

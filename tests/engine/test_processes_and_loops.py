@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import warnings
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -13,6 +14,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
 from megatalker.errors import UnsupportedError
 from megatalker.settings import Settings
+from waiting import HANG_S
 
 TEXT = "Hello there, this is a sentence of a few words."
 
@@ -23,36 +25,38 @@ def engine(tiny_custom_voice: Checkpoint) -> Iterator[Engine]:
         yield engine
 
 
-def _in_child(engine: Engine, stream: SpeechStream, answers: "multiprocessing.SimpleQueue[str]") -> None:
+def _in_child(engine: Engine, stream: SpeechStream, answers: "Connection[str, None]") -> None:
     for call in (lambda: engine.speak(TEXT), engine.warmup, lambda: next(stream), lambda: stream.feed("more")):
         try:
             call()
         except UnsupportedError as error:
-            answers.put(str(error))
+            answers.send(str(error))
         else:
-            answers.put("no error")
+            answers.send("no error")
     stream.cancel()
     engine.close()
-    answers.put("closed")
+    answers.send("closed")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_gets_an_error_instead_of_hanging(engine: Engine) -> None:
     context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
+    answers, told = context.Pipe(duplex=False)
     stream = engine.speak(None)
     stream.feed("Hello there, ")
-    child = context.Process(target=_in_child, args=(engine, stream, answers))
+    child = context.Process(target=_in_child, args=(engine, stream, told))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tried here
         child.start()
     try:
         for _ in range(4):
-            answer = answers.get()
+            assert answers.poll(HANG_S), "the child hangs"
+            answer = answers.recv()
             assert f"belongs to process {os.getpid()}" in answer
             assert f"forked child {child.pid}" in answer
             assert "spawn" in answer
-        assert answers.get() == "closed"
+        assert answers.poll(HANG_S), "the child hangs"
+        assert answers.recv() == "closed"
     finally:
         child.kill()
         child.join()

@@ -18,6 +18,7 @@ from megatalker_pipecat.agent.plan import Endpoint, Plan
 from megatalker_pipecat.agent.realtime.door import RealtimeDoor
 from megatalker_pipecat.agent.reception import Reception
 from megatalker_pipecat.agent.settings import AgentSettings
+from waiting import HANG_S
 
 
 class AgentDesk:
@@ -90,4 +91,5 @@ async def open_for_calls(desk: AgentDesk, *, loading: bool = False) -> AsyncIter
         finally:
             await desk.webrtc.close()
             server.should_exit = True
-            await running
+            async with asyncio.timeout(HANG_S):
+                await running

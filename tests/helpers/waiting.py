@@ -5,8 +5,9 @@ from collections.abc import Callable, Sized
 
 HANG_S = 120.0
 """Nothing here takes long; only something that hangs takes this long, however busy the machine is."""
-PROCESS_S = 1800.0
-"""Seconds after which a process hangs; it may have to compile."""
+PROCESS_S = 840.0
+"""Seconds after which a process hangs; it may have to compile. Less than ``faulthandler_timeout`` of pyproject.toml, so
+that only the test fails that waits for it."""
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:

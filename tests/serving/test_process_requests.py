@@ -74,15 +74,19 @@ def test_text_in_many_pieces_is_told_in_few(
     monkeypatch.setattr(EngineHandle, "send", noted)
     text = " ".join([TEXT] * 20)
     streams = [engine.speak(None, seed=4, max_frames=40) for engine in (here, open_processes())]
+    heard = list[np.ndarray]()
     for stream in streams:
-        for character in text:
+        stream.feed(text[:6])
+        heard.append(next(stream).pcm)  # how many rows of text begin together decides how they are rounded
+        for character in text[6:]:
             stream.feed(character)
     eventually(lambda: "".join(one.text for one in sent if isinstance(one, FeedText)) == text, "all is told by itself")
     told = [one for one in sent if isinstance(one, FeedText)]
     assert len(told) < len(text) / 4
     for stream in streams:
         stream.finish()
-    assert np.array_equal(streams[1].read_all(), streams[0].read_all())
+    ours, theirs = (np.concatenate([first, stream.read_all()]) for first, stream in zip(heard, streams, strict=True))
+    assert np.array_equal(theirs, ours)
 
 
 def test_a_piece_that_comes_alone_is_told_at_once(open_processes: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
