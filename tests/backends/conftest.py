@@ -4,11 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from megakernel_helpers import (
-    DEVICES,
-    megakernel,
-    within,
-)
+from megakernel_helpers import DEVICES, megakernel, within
 from megatalker.checkpoint import Checkpoint
 from megatalker.plugins.checked import CheckedTalker
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoder_voices import Codes, VoiceRequest, codes_of, require_that_one_may_end, say, voice
 from kept import compiling
 from megatalker.checkpoint import Checkpoint
-from megatalker.errors import CapacityError, InvalidRequestError, SettingsError
+from megatalker.errors import CapacityError, SettingsError
 from megatalker.interfaces import DecodeStep, Frame, LoadContext, StreamHandle, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
 from megatalker.sampling import SamplingParams
@@ -32,23 +33,13 @@ SAMPLINGS = {
     "seed 2": SamplingParams(seed=2, top_p=0.8, predictor_top_k=None),
     "seed 3": SamplingParams(seed=2**64 - 1, temperature=0.6, predictor_do_sample=False, min_new_tokens=20),
 }
-Codes = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class CompiledVoice:
-    """One stream's request and the text rows of its steps."""
-
-    request: StreamRequest
-    text: Tensor
-    """``[frames, hidden_size]``"""
 
 
 @dataclass(frozen=True)
 class Company:
     """Streams that begin at different frames of a common clock."""
 
-    voices: Sequence[CompiledVoice]
+    voices: Sequence[VoiceRequest]
     starts: Sequence[int]
 
 
@@ -68,18 +59,8 @@ def model_of(talker: CheckedTalker) -> Model:
     return talker.decoder._model
 
 
-def voice(checkpoint: Checkpoint, seed: int, rows: int, frames: int, sampling: SamplingParams) -> CompiledVoice:
-    noise = torch.Generator().manual_seed(seed)
-    hidden = checkpoint.config.talker.hidden_size
-    embeds, text = (0.1 * torch.randn(size, hidden, generator=noise) for size in (rows, frames))
-    return CompiledVoice(StreamRequest(embeds, sampling), text)
-
-
-def speak(decoder: CheckedTalker, each: CompiledVoice) -> list[Codes | None]:
-    stream = decoder.prefill([each.request])[0]
-    codes = [decoder.decode([DecodeStep(stream, text)])()[0].codes for text in each.text]
-    decoder.release(stream)
-    return codes
+def speak(decoder: CheckedTalker, each: VoiceRequest) -> list[Codes | None]:
+    return codes_of(say(decoder, each))
 
 
 def speak_together(decoder: CheckedTalker, company: Company) -> list[list[Codes | None]]:
@@ -193,7 +174,7 @@ def test_neighbours_do_not_matter_on_a_cpu_not_to_the_last_bit(warm: CheckedTalk
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
 
 
-def logits(decoder: CheckedTalker, voices: Sequence[CompiledVoice]) -> list[list[Tensor]]:
+def logits(decoder: CheckedTalker, voices: Sequence[VoiceRequest]) -> list[list[Tensor]]:
     """Every logit of each stream's frames: ``[groups x vocab]`` rows, flat, one tensor a frame."""
     streams = [decoder.prefill([each.request])[0] for each in voices]
     rows: list[list[Tensor]] = [[] for _ in voices]
@@ -216,7 +197,7 @@ def test_forced_codes_give_the_logits_of_the_reference(request: pytest.FixtureRe
     forced = torch.randint(vocab, (20, groups), generator=torch.Generator().manual_seed(5)).tolist()
     decoder = compiled(checkpoint, device)
     decoder.warmup()
-    ours, theirs = (forced_frames(one, each, forced) for one in (decoder, reference(checkpoint)))
+    ours, theirs = (say(one, each, forced) for one in (decoder, reference(checkpoint)))
     assert [frame.codes for frame in ours] == [tuple(codes) for codes in forced]
     for own, other in zip(ours, theirs, strict=True):
         assert own.logits is not None
@@ -225,14 +206,6 @@ def test_forced_codes_give_the_logits_of_the_reference(request: pytest.FixtureRe
         assert own.logits.predictor.shape == (groups - 1, vocab)
         torch.testing.assert_close(own.logits.talker.cpu(), other.logits.talker, atol=1e-4, rtol=0)
         torch.testing.assert_close(own.logits.predictor.cpu(), other.logits.predictor, atol=1e-4, rtol=0)
-
-
-def forced_frames(decoder: CheckedTalker, each: CompiledVoice, forced: Sequence[Sequence[int]]) -> list[Frame]:
-    stream = decoder.prefill([each.request])[0]
-    return [
-        decoder.decode([DecodeStep(stream, text, forced=codes)], return_logits=True)()[0]
-        for text, codes in zip(each.text, forced, strict=True)
-    ]
 
 
 def test_logits_are_those_the_codes_came_from_and_stay_as_they_are(tiny_1b7: Checkpoint) -> None:
@@ -259,21 +232,8 @@ def test_forcing_one_stream_leaves_the_others_free(tiny_1b7: Checkpoint) -> None
 
 
 def test_end_of_speech_ends_one_stream_and_not_its_neighbour(tiny_1b7: Checkpoint) -> None:
-    decoder = compiled(tiny_1b7)
-    config = tiny_1b7.config
     ending, lasting = (voice(tiny_1b7, seed, 7, 4, SamplingParams(seed=seed)) for seed in (1, 2))
-    alone = speak(decoder, lasting)
-    streams = [decoder.prefill([each.request])[0] for each in (ending, lasting)]
-    last = (config.codec_eos_id, *[0] * (config.num_code_groups - 1))
-    steps = [DecodeStep(streams[0], ending.text[0], forced=last), DecodeStep(streams[1], lasting.text[0])]
-    ended, going = decoder.decode(steps, return_logits=True)()
-    assert ended.ended
-    assert ended.logits is not None
-    assert ended.logits.predictor.shape == (0, config.predictor.vocab_size)
-    with pytest.raises(InvalidRequestError, match="has ended"):
-        decoder.decode(steps)()
-    rest = [decoder.decode([DecodeStep(streams[1], text)])()[0].codes for text in lasting.text[1:]]
-    assert [going.codes, *rest] == alone
+    require_that_one_may_end(compiled(tiny_1b7), tiny_1b7, ending, lasting)
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -300,7 +260,7 @@ def test_a_stream_continued_from_the_codes_of_another_backend_says_the_same(
     said = [codes for codes in expected[:15] if codes is not None]
     rows = torch.stack([frame_row(tiny_1b7, codes) + text for codes, text in zip(said, whole.text[:15], strict=True)])
     history = tuple(codes[0] for codes in said)
-    rest = CompiledVoice(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[15:])
+    rest = VoiceRequest(StreamRequest(torch.cat((whole.request.embeds, rows)), sampling, history), whole.text[15:])
     assert speak(compiled(tiny_1b7), rest) == expected[15:]
 
 
@@ -315,12 +275,10 @@ def test_sixteen_bits_are_as_close_to_float32_as_the_reference(tiny_1b7: Checkpo
     each = voice(tiny_1b7, 4, 12, 10, GREEDY)
     vocab, groups = tiny_1b7.config.predictor.vocab_size, tiny_1b7.config.num_code_groups
     forced = torch.randint(vocab, (10, groups), generator=torch.Generator().manual_seed(5)).tolist()
-    oracle = forced_frames(reference(tiny_1b7), each, forced)
+    oracle = say(reference(tiny_1b7), each, forced)
     context = LoadContext(CPU, dtype, CompiledSettings(compile="off", max_positions=200))
-    ours = error(
-        forced_frames(CheckedTalker(CompiledDecoder(tiny_1b7, context), tiny_1b7.config), each, forced), oracle
-    )
-    theirs = error(forced_frames(reference(tiny_1b7, dtype), each, forced), oracle)
+    ours = error(say(CheckedTalker(CompiledDecoder(tiny_1b7, context), tiny_1b7.config), each, forced), oracle)
+    theirs = error(say(reference(tiny_1b7, dtype), each, forced), oracle)
     assert 0 < ours <= 1.5 * theirs
 
 

@@ -8,19 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from megakernel_helpers import (
+from decoder_voices import (
     GREEDY,
     SEEDED,
     VoiceRequest,
     codes_of,
     logits_of,
-    megakernel,
+    require_that_one_may_end,
     say,
     say_together,
-    some_codes,
     voice,
-    within,
 )
+from megakernel_helpers import megakernel, some_codes, within
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import DecodeStep, StreamHandle, StreamRequest
@@ -153,22 +152,8 @@ def test_forced_codes_come_out_and_leave_neighbours_free(decoder: CheckedTalker,
 
 
 def test_end_of_speech_ends_one_stream_and_not_its_neighbour(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:
-    config = tiny_1b7.config
     ending, lasting = voice(tiny_1b7, 1, 7, 4, SEEDED), voice(tiny_1b7, 2, 7, 4, replace(SEEDED, seed=1))
-    alone = codes_of(say(decoder, lasting))
-    streams = [decoder.prefill([each.request])[0] for each in (ending, lasting)]
-    last = (config.codec_eos_id, *[0] * (config.num_code_groups - 1))
-    steps = [DecodeStep(streams[0], ending.text[0], forced=last), DecodeStep(streams[1], lasting.text[0])]
-    ended, going = decoder.decode(steps, return_logits=True)()
-    assert ended.ended
-    assert ended.logits is not None
-    assert ended.logits.predictor.shape == (0, config.predictor.vocab_size)
-    with pytest.raises(InvalidRequestError, match="has ended"):
-        decoder.decode(steps)()
-    rest = [decoder.decode([DecodeStep(streams[1], text)])()[0].codes for text in lasting.text[1:]]
-    assert [going.codes, *rest] == alone
-    for stream in streams:
-        decoder.release(stream)
+    require_that_one_may_end(decoder, tiny_1b7, ending, lasting)
 
 
 def test_a_stream_may_end_by_its_own_choice(decoder: CheckedTalker, tiny_1b7: Checkpoint) -> None:

@@ -5,15 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megakernel_helpers import (
-    CPU,
-    SEEDED,
-    codes_of,
-    megakernel,
-    say,
-    voice,
-    within,
-)
+from decoder_voices import SEEDED, codes_of, say, voice
+from megakernel_helpers import CPU, megakernel, within
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendFaultError, BackendUnavailableError
 from megatalker.interfaces import DecodeStep, LoadContext

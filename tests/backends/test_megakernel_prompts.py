@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megakernel_helpers import megakernel, voice
+from decoder_voices import voice
+from megakernel_helpers import megakernel
 from megatalker.checkpoint import Checkpoint
 from megatalker.errors import CapacityError, InvalidRequestError
 from megatalker.interfaces import DecodeStep, StreamRequest

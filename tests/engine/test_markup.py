@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from engine_stage import Opener, fakes_with, plain_codes
+from marked_speech import OPTIONS, SEED, codes, fed, require_whole, samples, speak
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, Continuation, Engine, ReachedMark, SpeechStream
@@ -16,30 +16,6 @@ from megatalker.errors import InvalidRequestError, MarkupError
 from megatalker.settings import Settings
 from megatalker.voices import Voice
 from spoken_text import SpokenText
-
-SEED = 7
-OPTIONS: dict[str, Any] = {"seed": SEED, "return_codes": True, "layout": "interleaved"}
-Pcm = NDArray[np.float32]
-
-
-def speak(engine: Engine, text: str, markup: str = "tags", **options: Any) -> list[Chunk]:
-    return list(engine.speak(text, markup=markup, **OPTIONS | options))
-
-
-def fed(engine: Engine, text: str, markup: str = "tags", size: int = 1, **options: Any) -> list[Chunk]:
-    stream = engine.speak(None, markup=markup, **OPTIONS | options)
-    for at in range(0, len(text), size):
-        stream.feed(text[at : at + size])
-    stream.finish()
-    return list(stream)
-
-
-def samples(chunks: list[Chunk]) -> Pcm:
-    return np.concatenate([chunk.pcm for chunk in chunks])
-
-
-def codes(chunks: list[Chunk]) -> list[Any]:
-    return [row for chunk in chunks if chunk.codes is not None for row in chunk.codes.tolist()]
 
 
 def silences(chunks: list[Chunk]) -> list[tuple[int, int]]:
@@ -52,15 +28,6 @@ def silences(chunks: list[Chunk]) -> list[tuple[int, int]]:
             else:
                 found.append((chunk.sample_offset, len(chunk.pcm)))
     return found
-
-
-def require_whole(chunks: list[Chunk]) -> None:
-    """Each chunk begins where the one before it ends, and none follows a final one."""
-    at = 0
-    for index, chunk in enumerate(chunks):
-        assert (chunk.index, chunk.sample_offset) == (index, at)
-        at += len(chunk.pcm)
-    assert not any(chunk.final for chunk in chunks[:-1])
 
 
 @pytest.mark.parametrize(("written", "length"), [("1ms", 24), ("400ms", 9600), ("1.23456s", 29629), ("10s", 240_000)])
@@ -119,7 +86,7 @@ def test_pauses_stand_anywhere(text: str, pauses: Any, paragraphs: str, open_eng
 
 
 def test_a_text_may_be_a_pause_alone(open_engine: Opener) -> None:
-    for chunks in (speak(open_engine(), "[pause:250ms]"), speak(open_engine(), '<break time="250ms"/>', "ssml")):
+    for chunks in (speak(open_engine(), "[pause:250ms]"), speak(open_engine(), '<break time="250ms"/>')):
         assert silences(chunks) == [(0, 6000)]
         assert len(chunks) == 1
         assert chunks[0].final
@@ -144,7 +111,7 @@ def test_paragraphs_and_sentences_of_ssml_end_segments(open_engine: Opener, monk
     spoken, engine = SpokenText(monkeypatch), open_engine(fakes_with(frames=8))
     text = "<speak><p>One here. <s>Two</s> Three.</p>\n\nFour <sub alias='for five'>45</sub></speak>"
     for say in (speak, fed):
-        chunks = say(engine, text, "ssml")
+        chunks = say(engine, text)
         assert spoken.take() == ["One here.", "Two", "Three.", "Four for five"]
         assert len(codes(chunks)) == 32
 
@@ -198,7 +165,7 @@ def test_each_voice_says_what_it_would_say_alone(open_engine: Opener, tiny_custo
     for chunks in (
         speak(engine, text, voice=own),
         fed(engine, text, voice=own),
-        speak(engine, ssml, "ssml", voice=own),
+        speak(engine, ssml, voice=own),
         speak(engine, anna, voice=own, cast={"anna": other}),
         fed(engine, anna, voice=own, cast={"anna": Voice.named(other)}),
     ):

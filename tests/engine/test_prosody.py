@@ -3,15 +3,14 @@
 import random
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from engine_stage import Opener, fakes_with
+from marked_speech import OPTIONS, Pcm, codes, fed, require_whole, samples, speak
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine import Chunk, Continuation, Engine, ReachedMark
+from megatalker.engine import Chunk, Continuation, ReachedMark
 from megatalker.engine.joints import EDGE_SAMPLES
 from megatalker.engine.shaped_chunks import Timeline
 from megatalker.engine.stretching import PitchKeepingStretch
@@ -20,39 +19,6 @@ from waiting import HANG_S
 
 FRAMES = 6
 SAMPLES = FRAMES * 1920
-OPTIONS: dict[str, Any] = {"seed": 7, "return_codes": True, "layout": "interleaved"}
-Pcm = NDArray[np.float32]
-
-
-def speak(engine: Engine, text: str, markup: str = "ssml", **options: Any) -> list[Chunk]:
-    return list(engine.speak(text, markup=markup, **OPTIONS | options))
-
-
-def fed(engine: Engine, text: str, size: int = 1, **options: Any) -> list[Chunk]:
-    stream = engine.speak(None, markup="ssml", **OPTIONS | options)
-    for at in range(0, len(text), size):
-        stream.feed(text[at : at + size])
-    stream.finish()
-    return list(stream)
-
-
-def samples(chunks: list[Chunk]) -> Pcm:
-    return np.concatenate([chunk.pcm for chunk in chunks])
-
-
-def codes(chunks: list[Chunk]) -> list[Any]:
-    return [row for chunk in chunks if chunk.codes is not None for row in chunk.codes.tolist()]
-
-
-def require_whole(chunks: list[Chunk]) -> None:
-    """Each chunk begins where the one before it ends, has the codes of its frames, and none follows a final one."""
-    at = 0
-    for index, chunk in enumerate(chunks):
-        assert (chunk.index, chunk.sample_offset) == (index, at)
-        assert chunk.frames == (0 if chunk.codes is None else len(chunk.codes))
-        assert len(chunk.pcm) or chunk.marks
-        at += len(chunk.pcm)
-    assert not any(chunk.final for chunk in chunks[:-1])
 
 
 def stretched(pcm: Pcm, rate: float) -> Pcm:

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megakernel_helpers import CPU, DEVICES, megakernel, say_together, voice
+from decoder_voices import say_together, voice
+from megakernel_helpers import CPU, DEVICES, megakernel
 from megatalker.checkpoint import Checkpoint
 from megatalker.sampling import CodeVocabulary, SamplerRows, SamplingParams
 from megatalker.sampling.numpy_sampler import choose

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from megakernel_helpers import CPU, DEVICES, GREEDY, VoiceRequest, codes_of, logits_of, megakernel, say, voice, within
+from decoder_voices import GREEDY, VoiceRequest, codes_of, logits_of, say, voice
+from megakernel_helpers import CPU, DEVICES, megakernel, within
 from megatalker.checkpoint import Checkpoint
 from megatalker.interfaces import Frame, LoadContext
 from megatalker.plugins.checked import CheckedTalker

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import process_backends
+from marked_speech import codes, samples
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Chunk, Engine
 from megatalker.engine.joints import EDGE_SAMPLES
@@ -71,12 +72,6 @@ def test_an_engine_that_dies_within_a_slow_part_is_not_heard(tiny_custom_voice: 
 
 
 def require_same(chunks: list[Chunk], right: list[Chunk]) -> None:
-    def codes(some: list[Chunk]) -> list[Any]:
-        return [row for chunk in some if chunk.codes is not None for row in chunk.codes.tolist()]
-
-    def samples(some: list[Chunk]) -> Any:
-        return np.concatenate([chunk.pcm for chunk in some])
-
     assert codes(chunks) == codes(right)
     assert [mark for chunk in chunks for mark in chunk.marks] == [mark for chunk in right for mark in chunk.marks]
     at = 0
