@@ -44,8 +44,12 @@ from megatalker_kernels.errors import ToolchainError
 SLOT = 8
 """Floats before the context, so that a forgotten offset shows."""
 needs_nvrtc = pytest.mark.skipif(nvrtc.why_not_compile() is not None, reason=str(nvrtc.why_not_compile()))
-EVERY_TILE = [*TILES, *dict.fromkeys(itertools.chain.from_iterable(WARPGROUP_TILES.values()))]
-tiles = pytest.mark.parametrize("tile", EVERY_TILE, ids=lambda tile: tile.kernel)
+EVERY_TILE = [(numbers, tile) for numbers in Numbers for tile in (*TILES, *WARPGROUP_TILES[numbers])]
+TERMS = {FEW: 4096, WARPGROUP: 1024}
+"""Terms of the longest sums."""
+every_tile = pytest.mark.parametrize(
+    ("emulator", "tile"), EVERY_TILE, indirect=["emulator"], ids=lambda part: getattr(part, "kernel", None)
+)
 
 
 @pytest.fixture(scope="module", params=list(Numbers))
@@ -74,11 +78,9 @@ class ProductBench:
         self.run = Kernels(emulator, SimpleNamespace(), self._words, rows, self.arrivals)  # type: ignore[arg-type]
 
 
-def force(monkeypatch: pytest.MonkeyPatch, emulator: CodecEmulator, tile: Tile | WarpgroupTile, shares: int) -> None:
+def force(monkeypatch: pytest.MonkeyPatch, tile: Tile | WarpgroupTile, shares: int) -> None:
     """All products are computed in such tiles."""
     if isinstance(tile, WarpgroupTile):
-        if tile not in WARPGROUP_TILES[emulator.numbers]:
-            pytest.skip("these numbers have other tiles of warpgroups")
         monkeypatch.setattr(fused_weights, "warpgroup_depth", lambda _numbers, _words: tile.depth)
     monkeypatch.setattr(kernels, "choose_tiling", lambda *_sizes, **_options: Tiling(tile, shares))
 
@@ -102,7 +104,7 @@ def packed_rows(emulator: CodecEmulator, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @needs_compiler
-@tiles
+@every_tile
 @pytest.mark.parametrize("shares", [1, 3])
 @pytest.mark.parametrize(
     ("time", "channels", "taps", "dilation", "columns"),
@@ -120,7 +122,7 @@ def test_products_are_exact_in_every_tile(
     dilation: int,
     columns: int,
 ) -> None:
-    force(monkeypatch, emulator, tile, shares)
+    force(monkeypatch, tile, shares)
     context = (taps - 1) * dilation
     numbers = emulator.numbers
     bench = ProductBench(emulator, context * channels, time)
@@ -149,7 +151,11 @@ def test_products_are_exact_in_every_tile(
 
 
 @needs_compiler
-@pytest.mark.parametrize(("tile", "terms"), [(FEW, 4096), (WARPGROUP, 1024)], ids=["warps", "warpgroup"])
+@pytest.mark.parametrize(
+    ("emulator", "tile", "terms"),
+    [(numbers, tile, TERMS[tile]) for numbers, tile in EVERY_TILE if tile in TERMS],
+    indirect=["emulator"],
+)
 def test_long_sums_keep_the_precision_of_float32(
     emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile | WarpgroupTile, terms: int
 ) -> None:
@@ -157,7 +163,7 @@ def test_long_sums_keep_the_precision_of_float32(
     allow it where the terms themselves were rounded.
     """
     rounded = emulator.numbers is Numbers.HALF and isinstance(tile, WarpgroupTile)
-    force(monkeypatch, emulator, tile, 1)
+    force(monkeypatch, tile, 1)
     inputs, rows = packed_rows(emulator, noise(2, terms, seed=1).abs())
     matrix, weight = packed_matrix(emulator, noise(16, 1, terms, seed=2).abs())
     found = ProductBench(emulator, 0, 1).run.multiply(matrix, inputs)
@@ -176,11 +182,11 @@ def test_small_weights_keep_the_precision_of_float32(emulator: CodecEmulator) ->
 
 
 @needs_compiler
-@tiles
+@every_tile
 def test_sums_are_normalised_and_shaped(
     emulator: CodecEmulator, monkeypatch: pytest.MonkeyPatch, tile: Tile | WarpgroupTile
 ) -> None:
-    force(monkeypatch, emulator, tile, 1)
+    force(monkeypatch, tile, 1)
     run, unpack = ProductBench(emulator, 0, 5).run, emulator.numbers.unpack
     packed, rows = packed_rows(emulator, noise(10, 72, seed=1))
     matrix, weight = packed_matrix(emulator, noise(48, 1, 72, seed=2) / 8, bias=noise(48, seed=3))
