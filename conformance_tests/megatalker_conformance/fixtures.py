@@ -1,6 +1,7 @@
 """Fixtures of the suite. A third party may override them, ``talker_backend`` and ``codec_backend`` first."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -102,9 +103,8 @@ def special_checkpoints(
     tmp_path_factory: pytest.TempPathFactory, registry: BackendRegistry, device: torch.device
 ) -> Iterator[SpecialCheckpoints]:
     """Checkpoints made for one question each, and their oracles, shared by all backends of the run."""
-    checkpoints = SpecialCheckpoints(tmp_path_factory.mktemp("special"), registry, device)
-    yield checkpoints
-    checkpoints.close()
+    with closing(SpecialCheckpoints(tmp_path_factory.mktemp("special"), registry, device)) as checkpoints:
+        yield checkpoints
 
 
 @pytest.fixture(scope="session")
@@ -116,9 +116,8 @@ def load_special(
     selection: Selection,
 ) -> Iterator[Loader]:
     """Loads the backend under test on one of them."""
-    loader = Loader(talker_backend, special_checkpoints, device, dtype, selection.settings)
-    yield loader
-    loader.close()
+    with closing(Loader(talker_backend, special_checkpoints, device, dtype, selection.settings)) as loader:
+        yield loader
 
 
 @pytest.fixture(scope="session")
@@ -130,9 +129,8 @@ def cases(checkpoint: Checkpoint) -> Cases:
 @pytest.fixture(scope="session")
 def official_oracle(registry: BackendRegistry, checkpoint: Checkpoint, device: torch.device) -> Iterator[Oracle]:
     """``reference`` in float32, shared by all backends of the run."""
-    oracle = Oracle(registry, checkpoint, device)
-    yield oracle
-    oracle.close()
+    with closing(Oracle(registry, checkpoint, device)) as oracle:
+        yield oracle
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,17 @@
 """Prompts that the official package hands its talker: ours must equal them bit for bit."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.official import load_official_model, load_qwen_tts
 from megatalker.prompt import Layout, Prompt
 from megatalker.voices import Voice
 
-Rows = tuple[Tensor, Tensor, Tensor]
-"""``embeds [T, H]``, ``trailing [N, H]`` and ``pad [H]``, as in :class:`megatalker.prompt.Prompt`."""
+HandedOver = Mapping[str, Any]
+"""All arguments of the talker's ``generate``, by name."""
 
 
 class _Captured(Exception):  # noqa: N818 - ends the official call early; nothing went wrong
@@ -43,8 +43,8 @@ class OfficialPrompts:
         language: str = "auto",
         instruct: str | None = None,
         reference_text: str | None = None,
-    ) -> Rows:
-        """The prompt of ``text``.
+    ) -> HandedOver:
+        """Return what the talker would generate ``text`` from.
 
         Args:
             text: as the official package is given it.
@@ -54,36 +54,20 @@ class OfficialPrompts:
             instruct: for named speakers.
             reference_text: what is said in the recording of an in-context voice.
         """
-        handed = self.handed_over(
-            text, layout, voice, language=language, instruct=instruct, reference_text=reference_text
-        )
-        return handed["inputs_embeds"][0], handed["trailing_text_hidden"][0], handed["tts_pad_embed"][0, 0]
-
-    def handed_over(
-        self,
-        text: str,
-        layout: Layout,
-        voice: Voice,
-        *,
-        language: str = "auto",
-        instruct: str | None = None,
-        reference_text: str | None = None,
-    ) -> dict[str, Any]:
-        """All arguments of the talker's ``generate`` for this text, by name; parameters as in :meth:`__call__`."""
         method, arguments = _call(voice, instruct, reference_text)
         speak = getattr(self.wrapper, method)
         try:
             speak(text=text, language=language, non_streaming_mode=layout == "upfront", **arguments)
         except _Captured as caught:
-            handed: dict[str, Any] = caught.args[0]
+            handed: HandedOver = caught.args[0]
             return handed
         raise AssertionError(f"the official {method} did not call its talker's generate()")
 
 
-def same_prompt(prompt: Prompt, official: Rows) -> bool:
+def same_prompt(prompt: Prompt, official: HandedOver) -> bool:
     """Whether all rows are equal to the last bit."""
-    ours = (prompt.embeds, prompt.trailing, prompt.pad)
-    return all(torch.equal(one, other) for one, other in zip(ours, official, strict=True))
+    ours = {"inputs_embeds": prompt.embeds, "trailing_text_hidden": prompt.trailing, "tts_pad_embed": prompt.pad[None]}
+    return all(torch.equal(rows, official[name][0]) for name, rows in ours.items())
 
 
 def _capture(**arguments: Any) -> None:

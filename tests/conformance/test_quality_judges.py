@@ -82,27 +82,27 @@ def test_the_best_that_can_judge_is_taken_and_reasons_are_kept() -> None:
     absent = replace(STRANGER, name="absent", rank=8, probe=lambda _: "it is not installed")
     costly = replace(STRANGER, name="costly", rank=-1)
     judges = registry(STRANGER, best, absent, costly)
-    found = seat(judges, "recogniser", None, "english", CONTEXT)
+    found = seat(judges, "recogniser", None, CONTEXT)
     assert found is not None
     assert found.name == "deaf"
-    assert seat(judges, "recogniser", "none", "english", CONTEXT) is None
+    assert seat(judges, "recogniser", "none", CONTEXT) is None
     with pytest.raises(BackendUnavailableError, match="best: OSError: no network"):
-        seat(judges, "recogniser", "best", "english", CONTEXT)
+        seat(judges, "recogniser", "best", CONTEXT)
     with pytest.raises(BackendNotFoundError, match="recogniser judge 'nobody' is not installed; installed: absent"):
-        seat(judges, "recogniser", "nobody", "english", CONTEXT)
+        seat(judges, "recogniser", "nobody", CONTEXT)
     with pytest.raises(BackendUnavailableError, match="best: OSError: no network; absent: it is not installed"):
-        seat(registry(best, absent, costly), "recogniser", None, "english", CONTEXT)
+        seat(registry(best, absent, costly), "recogniser", None, CONTEXT)
 
 
 def test_a_model_goes_to_the_judge() -> None:
     named = replace(STRANGER, version=lambda context: f"1, {context.model}")
-    found = seat(registry(named), "recogniser", "deaf:folder/large", "english", CONTEXT)
+    found = seat(registry(named), "recogniser", "deaf:folder/large", CONTEXT)
     assert found is not None
-    assert found.version == "1, folder/large"
+    assert found.version.startswith("1, folder/large, hears by ")
 
 
 def answering(answer: object) -> Any:
-    found = seat(registry(replace(STRANGER, load=lambda _: lambda _: answer)), "recogniser", "deaf", "english", CONTEXT)
+    found = seat(registry(replace(STRANGER, load=lambda _: lambda _: answer)), "recogniser", "deaf", CONTEXT)
     assert found is not None
     return found
 

@@ -7,15 +7,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import quality_stage
+from browser import open_page, violations
 from megatalker.errors import InvalidRequestError
+from megatalker.plugins import recogniser_input
+from megatalker.plugins.judges import JudgeContext
 from megatalker.settings import Settings
+from megatalker_conformance.quality.judges import libraries
 from megatalker_conformance.quality.normaliser import BenchmarkNormaliser
+from megatalker_conformance.quality.panel import digest_of_hearing
 from megatalker_conformance.quality.sides import form_settings
 from megatalker_conformance.quality.sound import measure_sound
 from megatalker_conformance.quality.store import Take, TrialFolder
@@ -43,7 +50,8 @@ def test_the_reports_stand_alone_and_begin_with_the_worst(tmp_path: Path) -> Non
     content = json.loads((tmp_path / "trial" / "quality.json").read_text())
     assert content["format"] == "megatalker-quality-1"
     assert [side["name"] for side in content["sides"]] == ["ours", "int8"]
-    assert content["judges"] == {"recogniser": "stage 1", "similarity": "stage 1"}
+    assert all(re.fullmatch(r"stage 1, hears by [0-9a-f]{8}", version) for version in content["judges"].values())
+    assert content["judges"].keys() == {"recogniser", "similarity"}
     assert content["faults"]["official"]["leading_ms"] == pytest.approx(1000 * quality_stage.SILENT_S, abs=20)
     assert [content["faults"][name]["gaps"] for name in ("official", "ours")] == [None, 48], "one in each of 48 takes"
     assert content["environment"]["streams"] == "8"
@@ -53,6 +61,22 @@ def test_the_reports_stand_alone_and_begin_with_the_worst(tmp_path: Path) -> Non
     assert page.count("<audio") == 3 * 20
     assert set(re.findall(r'src="([^,]{0,30})', page)) == {"data:audio/mpeg;base64"}
     assert not re.search(r"https?://", page)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@pytest.mark.parametrize("dark", [False, True])
+async def test_the_page_fits_a_phone_and_plays_one_take_at_a_time(tmp_path: Path, dark: bool) -> None:
+    run_stage(tmp_path / "trial", harm=0.8, size=8, compare=("int8",))
+    async with open_page("--autoplay-policy=no-user-gesture-required", width=390, dark=dark) as page:
+        await page.goto((tmp_path / "trial" / "quality.html").as_uri())
+        assert await page.evaluate("document.documentElement.scrollWidth") == 390
+        assert not await violations(page)
+        players = page.locator("audio")
+        for index in range(2):
+            await players.nth(index).evaluate("player => { player.loop = true; return player.play() }")
+        await page.wait_for_function("document.querySelector('audio').paused")
+        assert not await players.nth(1).evaluate("player => player.paused")
 
 
 @pytest.mark.slow
@@ -87,6 +111,29 @@ def test_a_finished_trial_is_not_spoken_again_and_more_seeds_are_added(tmp_path:
     run_stage(tmp_path / "trial", harm=0.0, seeds=3, progress=lambda *parts: told.append(parts))
     spoken = [part for part in told if part[0] == "ours speaks"]
     assert (spoken[0][1:], spoken[-1][1:]) == ((48, 72), (72, 72))
+
+
+@pytest.mark.parametrize("module", [quality_stage, recogniser_input, libraries], ids=lambda module: module.__name__)
+def test_what_hears_in_another_way_judges_anew(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged() -> set[tuple[str, int]]:
+        told: list[Any] = []
+        run_stage(tmp_path / "trial", harm=0.0, size=4, seeds=1, progress=lambda *parts: told.append(parts))
+        return {(stage, done) for stage, done, _ in told if stage == "reader listens to ours"}
+
+    assert len(judged()) == 5
+    assert len(judged()) == 1, "nothing is left to be judged"
+    changed = tmp_path / "changed.py"
+    changed.write_bytes(Path(str(module.__file__)).read_bytes() + b"GAIN = 2\n")
+    monkeypatch.setattr(module, "__file__", str(changed))
+    assert len(judged()) == 5
+
+
+def test_other_words_make_another_version() -> None:
+    judge, *_ = quality_stage.StageJudges().megatalker_judges()
+    few, more = (JudgeContext("english", torch.device("cpu"), frozenset(words)) for words in (["yes"], ["yes", "no"]))
+    assert digest_of_hearing(judge, few) == digest_of_hearing(judge, few) != digest_of_hearing(judge, more)
 
 
 def test_the_voice_is_spoken_once_more_only_where_voices_are_compared(tmp_path: Path) -> None:

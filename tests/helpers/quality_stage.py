@@ -93,7 +93,7 @@ def run_stage(
     with (
         mock.patch.object(trial, "official_side", side(0.0, pause_s)),
         mock.patch.object(trial, "engine_side", side(harm, pause_s, gaps=1)),
-        mock.patch.object(trial, "_registry", return_value=registry),
+        mock.patch.object(BackendRegistry, "installed", return_value=registry),
     ):
         return program.quality(Checkpoint.open("demo"), Settings.read(device="cpu"), order, progress)
 

@@ -1,17 +1,26 @@
 """The judges of one trial: chosen, loaded, and asked about recordings that they have not judged yet."""
 
+import hashlib
+import importlib.metadata
+import inspect
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.errors import BackendUnavailableError, MalformedResultError, describe_error
-from megatalker.plugins import BackendRegistry
+from megatalker.plugins import BackendRegistry, recogniser_input
 from megatalker.plugins.judges import Hearing, JudgeContext, JudgeKind, SpeechJudge
+from megatalker.voices import reference_audio
+from megatalker_conformance import recogniser
+from megatalker_conformance.quality.judges import libraries
 
 logger = logging.getLogger(__name__)
+PREPARATION = (recogniser_input, libraries, recogniser, reference_audio)
+"""Modules that prepare what judges hear."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,7 @@ class Seated:
 
     name: str
     version: str
+    """The judge's own, and a digest of how it hears: judgements are kept under both."""
     hear: Hearing
 
     def text(self, pcm: NDArray[np.float32]) -> str:
@@ -45,9 +55,7 @@ class Seated:
         return answer
 
 
-def seat(
-    registry: BackendRegistry, kind: JudgeKind, wanted: str | None, language: str, place: JudgeContext
-) -> Seated | None:
+def seat(registry: BackendRegistry, kind: JudgeKind, wanted: str | None, place: JudgeContext) -> Seated | None:
     """Load a judge.
 
     Args:
@@ -55,8 +63,7 @@ def seat(
         kind: of the judge.
         wanted: ``NAME`` or ``NAME:MODEL``; ``None``: the best that can be loaded, and the log says why those before it
             cannot; ``none``: no judge, for which ``None`` is returned.
-        language: of all recordings.
-        place: device and vocabulary.
+        place: language, device and vocabulary.
 
     Raises:
         BackendNotFoundError: no such judge is installed.
@@ -65,7 +72,7 @@ def seat(
     if wanted == "none":
         return None
     name, _, model = (wanted or "").partition(":")
-    context = JudgeContext(language, place.device, place.vocabulary, model or None)
+    context = replace(place, model=model or None)
     judges = [registry.judge(kind, name)] if name else [each for each in registry.judges(kind) if each.rank >= 0]
     reasons: list[str] = []
     for judge in judges:
@@ -83,9 +90,20 @@ def _loaded(judge: SpeechJudge, context: JudgeContext) -> Seated | str:
         reason = judge.probe(context)
         if reason is not None:
             return reason
-        return Seated(judge.name, judge.version(context), judge.load(context))
+        version = f"{judge.version(context)}, hears by {digest_of_hearing(judge, context)}"
+        return Seated(judge.name, version, judge.load(context))
     except Exception as error:  # a stranger's judge, and libraries that download, may fail in any way
         return describe_error(error).splitlines()[0]
+
+
+def digest_of_hearing(judge: SpeechJudge, context: JudgeContext) -> str:
+    """Eight digits of all that its answers depend on besides its own version: its module, which has its settings, the
+    modules and the resampler that prepare recordings, and the words that it may hear.
+    """
+    files = [getattr(module, "__file__", None) for module in (inspect.getmodule(judge.load), *PREPARATION)]
+    sources = [Path(file).read_bytes() for file in files if file is not None]
+    known = " ".join([importlib.metadata.version("soxr"), *sorted(context.vocabulary)])
+    return hashlib.sha256(b"".join([*sources, known.encode()])).hexdigest()[:8]
 
 
 def _passed_over(reasons: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.verify.quality_options import QualityOptions
 from megatalker.settings import Settings
-from megatalker_conformance.quality.page import write_page
+from megatalker_conformance.quality.page import page_lines
 from megatalker_conformance.quality.result import QualityResult
 from megatalker_conformance.quality.trial import Progress, QualityTrial
 from megatalker_conformance.quality.verdict import judge_trial
@@ -19,5 +19,5 @@ def quality(checkpoint: Checkpoint, settings: Settings, options: QualityOptions,
     trial.run(progress)
     result = judge_trial(trial)
     trial.folder.write("quality.json", result.json())
-    trial.folder.write("quality.html", write_page(trial, result))
+    trial.folder.write("quality.html", "\n".join([*page_lines(trial, result), ""]))
     return result

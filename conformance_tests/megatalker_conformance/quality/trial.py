@@ -23,7 +23,6 @@ from megatalker.plugins.device import dtype_name, resolve_device, resolve_dtype
 from megatalker.plugins.judges import KINDS, JudgeContext, JudgeKind
 from megatalker.settings import Settings
 from megatalker.voices import read_reference
-from megatalker_conformance.quality import plugin
 from megatalker_conformance.quality.normaliser import BenchmarkNormaliser
 from megatalker_conformance.quality.panel import Seated, seat
 from megatalker_conformance.quality.prompts import PromptSet
@@ -69,7 +68,7 @@ class QualityTrial:
             raise UnsupportedError(f"the official package is the control of every trial, and {missing}")
         if not 1 <= options.seeds <= MOST_SEEDS:
             raise InvalidRequestError(f"{options.seeds} seeds cannot be; expected 1 to {MOST_SEEDS}")
-        registry, device = _registry(), resolve_device(settings.device)
+        registry, device = BackendRegistry.installed(), resolve_device(settings.device)
         talker = registry.choose_talker(settings.backend, checkpoint, device, settings).name
         codec = registry.choose_codec(settings.codec, checkpoint, device, settings).name
         fixed = engine_settings(settings, talker, codec)
@@ -82,7 +81,7 @@ class QualityTrial:
         words = frozenset(word for prompt in prompts.prompts for word in normaliser(prompt.text))
         context = JudgeContext(prompts.language, device, words)
         asked = {"recogniser": options.recogniser, "similarity": options.similarity, "opinion": options.opinion}
-        seated = {kind: seat(registry, kind, asked[kind], prompts.language, context) for kind in KINDS}
+        seated = {kind: seat(registry, kind, asked[kind], context) for kind in KINDS}
         judges = {kind: judge for kind, judge in seated.items() if judge is not None}
         if not {"recogniser", "similarity"} & judges.keys():
             raise InvalidRequestError("a trial needs a recogniser or a judge of similarity; both are none")
@@ -216,14 +215,6 @@ class VoiceReferences:
             pcm = self._trial.folder.recording(anchors[index]) if recording is None else read_reference(recording)
             self._kept = {key: self._judge.embedding(pcm)}
         return self._kept[key]
-
-
-def _registry() -> BackendRegistry:
-    """All plug-ins, with the judges that come along even where an older installation does not name them."""
-    registry = BackendRegistry.installed()
-    if not registry.judges("recogniser"):
-        registry.register(plugin, "judges of the suite")
-    return registry
 
 
 def _facts(

@@ -38,20 +38,20 @@ def judge_trial(trial: QualityTrial) -> QualityResult:
 
 
 def _side(trial: QualityTrial, name: str) -> SideResult:
+    def compared(kind: Any, figure: str, margin: float, step: float = 0) -> PairedComparison:
+        both = (_means(trial, kind, CONTROL), _means(trial, kind, name))
+        return compare(figure, margin, *both, smaller_is_better=kind == "recogniser", step=step)
+
     decisive: list[PairedComparison] = []
     opinion = None
     if "recogniser" in trial.judges:
         unit = "character errors" if trial.prompts.language in IN_CHARACTERS else "word errors"
         units = statistics.mean(len(trial.normaliser(prompt.text)) for prompt in trial.prompts.prompts)
-        rates = (_means(trial, "recogniser", CONTROL), _means(trial, "recogniser", name))
-        named = f"{unit} (points)"
-        decisive.append(compare(named, ERROR_MARGIN, *rates, smaller_is_better=True, step=100 / units))
+        decisive.append(compared("recogniser", f"{unit} (points)", ERROR_MARGIN, 100 / units))
     if "similarity" in trial.judges:
-        both = (_means(trial, "similarity", CONTROL), _means(trial, "similarity", name))
-        decisive.append(compare("similarity", SIMILARITY_MARGIN, *both, smaller_is_better=False, step=0))
+        decisive.append(compared("similarity", "similarity", SIMILARITY_MARGIN))
     if "opinion" in trial.judges:
-        both = (_means(trial, "opinion", CONTROL), _means(trial, "opinion", name))
-        opinion = compare("opinion", OPINION_MARGIN, *both, smaller_is_better=False, step=0)
+        opinion = compared("opinion", "opinion", OPINION_MARGIN)
     return SideResult(name, decisive, opinion)
 
 

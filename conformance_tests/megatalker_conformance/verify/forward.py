@@ -65,8 +65,6 @@ class OfficialForward:
         prompts = OfficialPrompts(self._checkpoint, wrapper=self._wrapper)
         try:
             with quiet():
-                return prompts.handed_over(
-                    text, "upfront", mode.voice, instruct=mode.instruct, reference_text=mode.reference_text
-                )
+                return prompts(text, "upfront", mode.voice, instruct=mode.instruct, reference_text=mode.reference_text)
         finally:
             self._talker.generate = generate

@@ -51,7 +51,8 @@ class SpeechJudge:
     summary: str
     """One line."""
     version: Callable[[JudgeContext], str]
-    """The program with its version, and the model, for the report."""
+    """The program with its version, and the model, for the report. Judgements are kept until it, the module of ``load``
+    or the preparation of recordings changes; a judge of several modules names its own version here, too."""
     probe: Callable[[JudgeContext], str | None]
     """Say why it cannot judge here and what would help, without loading anything heavy; ``None``: it can."""
     load: Callable[[JudgeContext], Hearing]
