@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from openai.types.realtime import ResponseCreatedEvent, ResponseDoneEvent
+from pipecat.frames.frames import Frame, InterruptionFrame, LLMRunFrame
+from pipecat.processors.frame_processor import FrameDirection
 
 from agent_realtime import (
     ANSWERS,
@@ -25,7 +28,10 @@ from agent_realtime import (
 from megatalker import Checkpoint
 from megatalker.serving.server.realtime_events import ResponseItem
 from megatalker_benchmarks.mock_openai import MockOpenAI
+from megatalker_pipecat.agent.conversation import Conversation
 from megatalker_pipecat.agent.realtime.answers import Answers
+from megatalker_pipecat.agent.realtime.stages import CommittedSpeech
+from megatalker_pipecat.agent.reception import Reception
 from phone_call import to_ulaw
 from realtime_client import CLOSING, OPENING, audio, transcript
 from waiting import HANG_S
@@ -233,6 +239,42 @@ async def test_a_response_that_has_not_begun_is_cancelled() -> None:
         await voice.send("response.create")
         answer = await voice.hear_until("response.done")
     assert transcript(answer) == ANSWERS[GREETING]
+
+
+async def test_each_response_ends_whenever_it_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption travels both ways from the turn detection: what waits in front of it is lost, too."""
+    conversations: list[Conversation] = []
+    hold, process = Reception.hold, CommittedSpeech.process_frame
+
+    async def recorded(reception: Reception, conversation: Conversation) -> None:
+        conversations.append(conversation)
+        await hold(reception, conversation)
+
+    async def hesitant(stage: CommittedSpeech, frame: Frame, direction: FrameDirection) -> None:
+        if isinstance(frame, LLMRunFrame):
+            await asyncio.sleep(0.05)
+        await process(stage, frame, direction)
+
+    monkeypatch.setattr(Reception, "hold", recorded)
+    monkeypatch.setattr(CommittedSpeech, "process_frame", hesitant)
+    async with agent() as (voice, _, _):
+        await voice.write(GREETING)
+        begun, ended = set[str](), set[str]()
+
+        async def hear() -> None:
+            event = await asyncio.wait_for(voice.connection.recv(), HANG_S)
+            if isinstance(event, ResponseCreatedEvent | ResponseDoneEvent):
+                (begun if isinstance(event, ResponseCreatedEvent) else ended).add(str(event.response.id))
+
+        for moment in range(8):
+            await voice.send("response.create")
+            while begun == ended:
+                await hear()
+            await asyncio.sleep(0.004 * moment)
+            user, up = conversations[0].user, FrameDirection.UPSTREAM
+            await (user.broadcast_interruption() if moment % 2 else user.push_frame(InterruptionFrame(), up))
+            while begun != ended:
+                await hear()
 
 
 async def test_items_are_the_models_context() -> None:

@@ -255,24 +255,22 @@ class HeardAudioFields(AudioFields):
     input: AudioInput | None = None
 
 
-class FunctionTool(RealtimeFields):
-    """A function of the client, which the language model may call."""
+class FunctionChoice(RealtimeFields):
+    """The language model must call this function."""
 
     type: Literal["function"]
     name: FunctionName
+
+
+class FunctionTool(FunctionChoice):
+    """A function of the client, which the language model may call."""
+
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """JSON Schema of its arguments, for the language model."""
 
 
 ToolChoice = Literal["auto", "none", "required"]
-
-
-class FunctionChoice(RealtimeFields):
-    """The language model must call this function."""
-
-    type: Literal["function"]
-    name: FunctionName
 
 
 class AgentSessionFields(SessionFields):

@@ -18,8 +18,6 @@ from megatalker.settings import ServerSettings
 
 ERRORS, ERRORS_A_SECOND = 200, 20
 """Error events that a connection may earn, and how many more each second."""
-
-
 INTERRUPTION_S = 5.0
 """Seconds that the pipeline may take for what was asked of it."""
 

@@ -2,23 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipecat.frames.frames import (
-    ErrorFrame,
-    FunctionCallFromLLM,
-    InputAudioRawFrame,
-    InterruptionFrame,
-    LLMRunFrame,
-    LLMUpdateSettingsFrame,
-    TTSUpdateSettingsFrame,
-)
+from pipecat.frames.frames import InputAudioRawFrame, LLMUpdateSettingsFrame, TTSUpdateSettingsFrame
 from pipecat.services.settings import LLMSettings
 from starlette.websockets import WebSocket
 
-from megatalker.serving.background import start_task
 from megatalker.serving.protocol.leniency import FieldError
 from megatalker.serving.protocol.realtime_messages import (
     AgentSessionFields,
@@ -41,51 +32,23 @@ from megatalker.serving.protocol.realtime_messages import (
 from megatalker.serving.protocol.voice_aliases import openai_voices
 from megatalker.serving.server.realtime_events import new_id
 from megatalker_pipecat import MegatalkerTTSService
-from megatalker_pipecat.agent.conversation import Conversation
-from megatalker_pipecat.agent.realtime.answers import AnswerError, Answers
-from megatalker_pipecat.agent.realtime.connection import RealtimeConnection, at_most
-from megatalker_pipecat.agent.realtime.functions import ClientFunctions
+from megatalker_pipecat.agent.realtime.answers import AnswerError
 from megatalker_pipecat.agent.realtime.incoming import RATE, IncomingAudio
-from megatalker_pipecat.agent.realtime.items import ContextItems, heard_item
-from megatalker_pipecat.agent.realtime.stages import PIECE_S, AnswerOutput, CommittedSpeech, KeptAnswers
+from megatalker_pipecat.agent.realtime.items import heard_item
+from megatalker_pipecat.agent.realtime.responses import AnsweringConnection
+from megatalker_pipecat.agent.realtime.stages import PIECE_S
 from megatalker_pipecat.agent.reception import Reception
 
 VAD = "server_vad"
-_UNSUPPORTED = (
-    *("input", "instructions", "audio", "voice", "output_audio_format", "speed", "megatalker"),
-    *("tools", "tool_choice"),
-)
-"""Fields of a response that would have to differ from the session's."""
 
 
-class AgentRealtimeSession(RealtimeConnection):
-    """A conversation over one WebSocket.
-
-    Args:
-        socket: accepted.
-        reception: holds the agent's conversations.
-        idle_timeout_s: the conversation ends when nobody says anything for this long.
-    """
+class AgentRealtimeSession(AnsweringConnection):
+    """A conversation over one WebSocket: its settings, and what is said in it."""
 
     def __init__(self, socket: WebSocket, reception: Reception, idle_timeout_s: float | None) -> None:
-        super().__init__(socket, reception.plan.engine.server)
-        self._reception, self._plan = reception, reception.plan
-        self._committed = CommittedSpeech()
-        self._conversation = Conversation(
-            self._plan,
-            None,
-            AnswerOutput(self),
-            reception.turns,
-            behind_hearing=self._committed,
-            behind_all=KeptAnswers(self),
-            idle_timeout_s=idle_timeout_s,
-        )
-        self._id, name = new_id("sess"), new_id("conv")
-        self._items = ContextItems(self.tell, self._plan.engine.max_text_chars, self._conversation.context)
-        self._answers = Answers(self.tell, self._items.add, name)
-        self._functions = ClientFunctions(
-            self._conversation.model, self._conversation.context, self._items, self._answers
-        )
+        super().__init__(socket, reception, idle_timeout_s)
+        self._reception = reception
+        self._id = new_id("sess")
         self._incoming = IncomingAudio()
         self._detects = asyncio.Event()
         """The server finds out when somebody has finished."""
@@ -95,11 +58,6 @@ class AgentRealtimeSession(RealtimeConnection):
         self._message: str | None = None
         """Name of the item that somebody is speaking."""
         self._transcribing: asyncio.Task[None] | None = None
-        self._ignoring = False
-        """Parts of a cancelled answer may still come out of the pipeline."""
-        self._answering, self._kept = asyncio.Event(), asyncio.Event()
-        self._answering.set()
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
         """Talk until the client leaves, or nobody says anything for long, or the server stops."""
@@ -110,8 +68,8 @@ class AgentRealtimeSession(RealtimeConnection):
         try:
             await self.tell("session.created", session=self._shown())
             await self._conversation.greet()
-            reading, hearing = self._start(self.read(), "reading"), self._start(self._feed(), "hearing")
-            left = self._start(self._left(), "leaving")
+            reading, hearing = self._start(self._read(), "reading"), self._start(self._feed(), "hearing")
+            left = self._start(self.gone.wait(), "leaving")
             await asyncio.wait([running, reading, hearing, left], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._answers.fail(AnswerError("the conversation is over"))
@@ -124,13 +82,9 @@ class AgentRealtimeSession(RealtimeConnection):
             await asyncio.wait([running])
             await self.close(1000, "the conversation is over")
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = start_task(work, f"megatalker-realtime-{name}")
-        self._tasks = [*(one for one in self._tasks if not one.done()), task]
-        return task
-
-    async def _left(self) -> None:
-        await self.gone.wait()
+    async def _read(self) -> None:
+        await self._committed.started.wait()
+        await self.read()
 
     # ---- from the client
 
@@ -185,15 +139,15 @@ class AgentRealtimeSession(RealtimeConnection):
         (self._detects.set if detects else self._detects.clear)()
         if (wanted := given.format or fields.input_audio_format) not in (None, self._incoming.format):
             await self._incoming.clear(wanted)
-        worker = self._conversation.worker
         if spoken is not None:
-            await worker.queue_frame(TTSUpdateSettingsFrame(delta=MegatalkerTTSService.Settings(voice=spoken)))
-        if fields.instructions is not None:
-            await worker.queue_frame(LLMUpdateSettingsFrame(delta=LLMSettings(system_instruction=fields.instructions)))
+            settings = MegatalkerTTSService.Settings(voice=spoken)
+            await self._committed.push_frame(TTSUpdateSettingsFrame(delta=settings))
+        if (instructions := fields.instructions) is not None:
+            await self._committed.push_frame(LLMUpdateSettingsFrame(delta=LLMSettings(system_instruction=instructions)))
         changes: dict[str, Any] = {
             "voice": voice,
             "format": output.format or fields.output_audio_format,
-            "instructions": fields.instructions,
+            "instructions": instructions,
         }
         known = {name: value for name, value in changes.items() if value is not None}
         self._answers.options = replace(self._answers.options, **known)
@@ -286,62 +240,6 @@ class AgentRealtimeSession(RealtimeConnection):
         usage = {"type": "duration", "seconds": 0}
         await self.tell("conversation.item.input_audio_transcription.completed", **told, usage=usage)
 
-    # ---- responses
-
-    async def _respond(self, asked: ResponseFields) -> None:
-        if (active := self._answers.active) is not None:
-            raise RealtimeError(
-                f"response {active.id} is spoken; wait for response.done, or send response.cancel",
-                None,
-                "conversation_already_has_active_response",
-            )
-        for name in _UNSUPPORTED:
-            if getattr(asked, name) is not None:
-                field = f"response.{name}"
-                raise RealtimeError(f"{field} is not supported: use session.update and items", field, "unsupported")
-        if asked.conversation == "none":
-            raise RealtimeError("responses are part of the conversation", "response.conversation", "unsupported")
-        response = self._answers.open(asked.metadata)
-
-        async def ask() -> None:
-            await self._transcribed()
-            await self._functions.settled()
-            await self._answers.create()
-            if self._answers.active is response:
-                self._answering.clear()
-                await self._conversation.worker.queue_frame(LLMRunFrame())
-
-        self._start(ask(), "answer")
-
-    async def _cancel(self, name: str | None) -> None:
-        active = self._answers.active
-        if active is None or name not in (None, active.id):
-            which = "" if name is None else f" {name!r:.80}"
-            raise RealtimeError(f"no response{which} is spoken", "response_id", "response_cancel_not_active")
-        self._ignoring = True
-        await self._answers.cancel("client_cancelled")
-        await at_most(self._answering.wait())  # an interruption would overtake what asks for the answer
-        self._kept.clear()
-        await self._conversation.worker.queue_frame(InterruptionFrame())
-        await at_most(self._kept.wait())
-
-    async def _truncate(self, event: ItemTruncate) -> None:
-        item, active = self._items.heard(event), self._answers.active
-        if active is not None and active.item is item:
-            await self._cancel(None)
-        await self._items.truncate(item, event)
-
-    async def _answer_failed(self, stage: object, frame: ErrorFrame) -> None:
-        """The model or the speech failed, before the end of the answer comes out of the pipeline."""
-        if stage is self._conversation.model or self._answers.active is not None:
-            self._answers.fail(_error_of(frame))
-        else:
-            await self.refuse(_error_of(frame))
-
-    async def _failed(self, _worker: object, frame: ErrorFrame) -> None:
-        if frame.processor not in (self._conversation.model, self._conversation.speech):
-            await self.refuse(_error_of(frame))
-
     # ---- from the pipeline
 
     async def user_begins(self) -> None:
@@ -358,43 +256,3 @@ class AgentRealtimeSession(RealtimeConnection):
         name, self._message = self._message or new_id("item"), None
         await self.tell("input_audio_buffer.committed", item_id=name, previous_item_id=self._items.last_name)
         await self._add_heard(name, text)
-
-    async def answer_begins(self) -> None:
-        self._answering.set()
-        if self._ignoring:
-            return
-        if self._answers.active is None:
-            self._answers.open()
-        await self._answers.create()
-
-    async def audio(self, samples: bytes) -> None:
-        if not self._ignoring:
-            await self._answers.audio(samples)
-
-    async def word(self, text: str, *, joined: bool) -> None:
-        if not self._ignoring:
-            await self._answers.word(text, joined=joined)
-
-    async def functions_called(self, calls: Sequence[FunctionCallFromLLM]) -> None:
-        await self.answer_begins()
-        if not self._ignoring:
-            await self._functions.tell(calls)
-
-    async def answer_ends(self) -> None:
-        if not self._ignoring:
-            await self._answers.end()
-
-    async def interrupted(self) -> None:
-        if self._ignoring:
-            self._ignoring = False
-        else:
-            await self._answers.cancel("turn_detected")
-
-    async def answer_kept(self) -> None:
-        if self._answers.last is not None:
-            self._items.remember(self._answers.last, "assistant")
-        self._kept.set()
-
-
-def _error_of(frame: ErrorFrame) -> AnswerError:
-    return AnswerError(f"{frame.processor}: {frame.error}")

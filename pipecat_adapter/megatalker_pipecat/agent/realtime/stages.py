@@ -46,6 +46,8 @@ class CommittedSpeech(FrameProcessor):
 
     def __init__(self) -> None:
         super().__init__()
+        self.started = asyncio.Event()
+        """Frames may be pushed."""
         self._expecting = False
         self._texts: list[str] = []
         self._finished = asyncio.Event()
@@ -73,6 +75,8 @@ class CommittedSpeech(FrameProcessor):
         await super().process_frame(frame, direction)
         if not self._expecting or direction is not FrameDirection.DOWNSTREAM or not isinstance(frame, _HEARD):
             await self.push_frame(frame, direction)
+            if isinstance(frame, StartFrame):
+                self.started.set()
         elif isinstance(frame, TranscriptionFrame):
             self._texts.append(frame.text)
             if frame.finalized:
