@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from engine_stage import Opener, fakes_with
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine import Engine, SpeechStream
+from megatalker.engine import Engine, SpeechStream, interpreter
 from megatalker.engine import aligned_words as aligned
 from megatalker.engine.outputs import Continuation
 from megatalker.engine.word_times import BegunSegment, Pace, SpokenWord
@@ -23,7 +24,7 @@ from megatalker.errors import PluginError, SettingsError, UnsupportedError
 from megatalker.plugins import installed
 from megatalker.plugins.aligner import AlignerPlugin, load_aligner
 from scripted_aligner import ScriptedAligner, use, use_hanging
-from waiting import eventually
+from waiting import HANG_S, PROCESS_S, eventually
 
 SENTENCES = "One two three four. Five six seven eight. Nine ten eleven."
 SEGMENTS = ["One two three four.", "Five six seven eight.", "Nine ten eleven."]
@@ -149,6 +150,32 @@ def test_one_that_hangs_is_not_waited_for_without_end(open_engine: Opener, gated
     assert text_of(words) == SENTENCES
     assert all(word.estimated for word in words)
     assert stream.take_words() == []
+
+
+HANGING = """
+import threading
+import numpy as np
+from megatalker.engine import aligned_words, interpreter
+from megatalker.plugins.aligner import SpokenSegment
+
+aligned_words.PATIENCE_S = interpreter.LEAVE_TIMEOUT_S = 0.1
+begun = threading.Event()
+
+class Hangs:
+    def align(self, segment):
+        begun.set()
+        threading.Event().wait()
+
+threads = aligned_words.AlignmentThreads("hangs", Hangs())
+work = threads.submit(SpokenSegment("One.", ("One.",), None, np.zeros(1, np.float32)), [], 0.0)
+assert begun.wait(HANG_S)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_although_one_hangs() -> None:
+    command = [sys.executable, "-c", HANGING.replace("HANG_S", str(HANG_S))]
+    assert subprocess.run(command, timeout=PROCESS_S, check=False).returncode == interpreter.UNFINISHED_STATUS
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,20 @@ is held back. Where it fails or comes too late, the words of the segment keep th
 
 import asyncio
 import logging
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from threading import BoundedSemaphore
+from functools import partial
+from threading import BoundedSemaphore, Thread, current_thread
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
+from megatalker.engine.interpreter import at_exit, end_thread
 from megatalker.engine.word_times import BegunSegment, Pace, Paces, SpokenWord, WordClock
 from megatalker.errors import MalformedResultError, describe_error
 from megatalker.plugins.aligner import Aligner, SpokenSegment, load_aligner
@@ -62,9 +65,9 @@ class AlignmentThreads:
     def __init__(self, name: str, aligner: Aligner) -> None:
         self._name, self._aligner = name, aligner
         self._room = BoundedSemaphore(MOST_WAITING)
-        self._threads = ThreadPoolExecutor(
-            THREADS, "megatalker-aligner", initializer=torch.set_num_threads, initargs=(1,)
-        )
+        threads = list[Thread]()
+        self._threads = ThreadPoolExecutor(THREADS, "megatalker-aligner", _begin, (threads,))
+        at_exit(partial(_leave, weakref.ref(self._threads), threads))
 
     def submit(
         self, segment: SpokenSegment, estimates: list[SpokenWord], begins_s: float
@@ -99,6 +102,20 @@ class AlignmentThreads:
             segment.text,
             why,
         )
+
+
+def _begin(threads: list[Thread]) -> None:
+    torch.set_num_threads(1)
+    threads.append(current_thread())
+
+
+def _leave(pool: Callable[[], ThreadPoolExecutor | None], threads: Sequence[Thread]) -> None:
+    """Python would wait without end for an aligner that hangs."""
+    if (used := pool()) is not None:
+        used.shutdown(wait=False, cancel_futures=True)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        end_thread(thread)
 
 
 class AlignedClock(WordClock):
