@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -58,11 +59,14 @@ def compiler_errors() -> Iterator[None]:
     """
     keep_compiled_code()
     try:
+        if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+            Path(folder).mkdir(parents=True, exist_ok=True)  # torch 2.15 does, halfway through importing its compiler
         yield
     except Exception as error:
-        from torch._dynamo.exc import TorchDynamoException  # imports much, which torch.compile has done by now
+        if not isinstance(error, OSError):
+            from torch._dynamo.exc import TorchDynamoException  # imports much, which torch.compile has done by now
 
-        if not isinstance(error, TorchDynamoException | OSError):
-            raise
+            if not isinstance(error, TorchDynamoException):
+                raise
         reason = str(error).strip().partition("\n")[0]
         raise CompilerError(f"torch.compile failed ({type(error).__name__}: {reason}); {ADVICE}") from error
