@@ -56,10 +56,9 @@ _CODEC_RATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class TransformerShape:
-    """One decoder stack: the talker, or the code predictor."""
+class StackShape:
+    """Sizes of transformer layers."""
 
-    vocab_size: int
     hidden_size: int
     intermediate_size: int
     num_layers: int
@@ -68,6 +67,13 @@ class TransformerShape:
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerShape(StackShape):
+    """One decoder stack: the talker, or the code predictor."""
+
+    vocab_size: int
     max_positions: int
 
 
@@ -171,26 +177,29 @@ class ModelConfig:
 
 
 def _shape(table: Table, smallest_vocabulary: int = 1) -> TransformerShape:
-    heads, kv_heads = _heads(table)
     return TransformerShape(
+        **_stack(table, _even(table, "head_dim")),
         vocab_size=table.integer("vocab_size", smallest_vocabulary),
-        hidden_size=table.integer("hidden_size", 1),
-        intermediate_size=table.integer("intermediate_size", 1),
-        num_layers=table.integer("num_hidden_layers", 1, MOST_LAYERS),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=_even(table, "head_dim"),
-        rms_norm_eps=table.number("rms_norm_eps"),
-        rope_theta=table.number("rope_theta"),
         max_positions=table.integer("max_position_embeddings", 2),
     )
 
 
-def _heads(table: Table) -> tuple[int, int]:
+def _stack(table: Table, head_dim: int | None) -> dict[str, Any]:
+    """Fields of a :class:`StackShape`."""
     heads, kv_heads = table.integer("num_attention_heads", 1), table.integer("num_key_value_heads", 1)
     if heads % kv_heads:
         raise table.fault("num_attention_heads", f"a multiple of num_key_value_heads, which is {kv_heads}")
-    return heads, kv_heads
+    hidden_size = table.integer("hidden_size", 1)
+    return {
+        "hidden_size": hidden_size,
+        "intermediate_size": table.integer("intermediate_size", 1),
+        "num_layers": table.integer("num_hidden_layers", 1, MOST_LAYERS),
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": head_dim or hidden_size // heads,
+        "rms_norm_eps": table.number("rms_norm_eps"),
+        "rope_theta": table.number("rope_theta"),
+    }
 
 
 def _even(table: Table, key: str) -> int:
@@ -218,21 +227,13 @@ def _refuse_sliding_windows(table: Table) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CodecConfig:
+class CodecConfig(StackShape):
     """The speech tokenizer's decoder (codes to waveform), from ``speech_tokenizer/config.json``."""
 
     num_quantizers: int
     codebook_size: int
     codebook_dim: int
     latent_dim: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
     sliding_window: int
     decoder_dim: int
     upsample_rates: tuple[int, ...]
@@ -258,21 +259,12 @@ class CodecConfig:
         decoder = whole.table("decoder_config")
         _refuse_unknown_arithmetic(decoder)
         decoder.ignore(*_CODEC_WITHOUT_EFFECT)
-        heads, kv_heads = _heads(decoder)
-        hidden_size = decoder.integer("hidden_size", 1)
         config = cls(
+            **_stack(decoder, _even(decoder, "head_dim") if decoder.has("head_dim") else None),
             num_quantizers=decoder.integer("num_quantizers", 2, MOST_LAYERS),
             codebook_size=decoder.integer("codebook_size", 1),
             codebook_dim=_even(decoder, "codebook_dim"),
             latent_dim=decoder.integer("latent_dim", 1),
-            hidden_size=hidden_size,
-            intermediate_size=decoder.integer("intermediate_size", 1),
-            num_layers=decoder.integer("num_hidden_layers", 1, MOST_LAYERS),
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=_even(decoder, "head_dim") if decoder.has("head_dim") else hidden_size // heads,
-            rms_norm_eps=decoder.number("rms_norm_eps"),
-            rope_theta=decoder.number("rope_theta"),
             sliding_window=decoder.integer("sliding_window", 1),
             decoder_dim=decoder.integer("decoder_dim", 1),
             upsample_rates=decoder.integers("upsample_rates", 1, FRAME_SAMPLES),
