@@ -82,7 +82,7 @@ class CommandQueue:
         self.submitted = 0
         """Requests accepted since the engine was opened."""
         self._opened: set[Utterance] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may close the engine while this thread holds it
 
     def put(self, command: Command) -> None:
         """Queue a command; closing comes after it, or is noticed here.

@@ -267,7 +267,7 @@ class RunningClock:
 
     def __init__(self, source: Callable[[], float] = time.monotonic, longest_gap_s: float = math.inf) -> None:
         self._source, self._longest_gap_s = source, longest_gap_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may read the clock while this thread holds it
         self._read_at = source()
         self._paused_s = 0.0
 

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from queue import Empty, SimpleQueue
 
 from megatalker.engine.commands import CommandQueue
 from megatalker.engine.endings import end_everything
@@ -34,12 +35,18 @@ class Watchdog(threading.Thread):
         super().__init__(name="megatalker-watchdog", daemon=True)
         self._state, self._commands, self._register, self._own = state, commands, register, own
         self._period_s = look_period_s(own.settings.step_deadline_s)
-        self._ended = threading.Event()
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        """Tells the thread to end. Not an event, whose lock may not be taken twice: this thread may collect the engine
+        while it waits, and the engine's finalizer ends it."""
         self.worker = self._new_worker()
         """The thread in charge."""
 
     def run(self) -> None:
-        while not self._ended.wait(self._period_s):
+        while True:
+            try:
+                return self._ended.get(timeout=self._period_s)
+            except Empty:
+                pass
             try:
                 self._replace_hung_worker()
             except Exception as error:  # such as no memory for another thread: nobody may wait for ever
@@ -47,7 +54,7 @@ class Watchdog(threading.Thread):
 
     def stop(self) -> None:
         """End the thread."""
-        self._ended.set()
+        self._ended.put(None)
 
     def abandon_worker(self) -> None:
         """The engine is closing and the worker hangs: nothing waits for it, and it frees the backends if it returns."""
@@ -76,7 +83,7 @@ class Watchdog(threading.Thread):
         failure = BackendFaultError(f"the engine failed: {type(error).__name__}; open a new engine")
         self._state.failure = failure
         end_everything(self._state, self._commands, failure)
-        self._ended.set()
+        self._ended.put(None)
 
     def _new_worker(self) -> Worker:
         return Worker(self._state, self._commands, self._register, self._own)
