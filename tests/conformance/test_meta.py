@@ -84,8 +84,8 @@ PACKAGE = ("--pyargs", "megatalker_conformance")
 SHORT = ("--frames=12", "--shorten=0")
 
 
-SHARE = 80
-"""Mistakes that one run of the suite shows; runs share the cores."""
+SHARE = 30
+"""Mistakes that one run of the suite shows: a run of more would take minutes on a busy machine."""
 
 
 def _shares() -> Iterator[tuple[Mistake, ...]]:
