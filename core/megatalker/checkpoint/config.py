@@ -56,7 +56,7 @@ _CODEC_RATES = {
 
 
 @dataclass(frozen=True, slots=True)
-class StackShape:
+class TransformerStack:
     """Sizes of transformer layers."""
 
     hidden_size: int
@@ -70,7 +70,7 @@ class StackShape:
 
 
 @dataclass(frozen=True, slots=True)
-class TransformerShape(StackShape):
+class TransformerShape(TransformerStack):
     """One decoder stack: the talker, or the code predictor."""
 
     vocab_size: int
@@ -185,7 +185,7 @@ def _shape(table: Table, smallest_vocabulary: int = 1) -> TransformerShape:
 
 
 def _stack(table: Table, head_dim: int | None) -> dict[str, Any]:
-    """Fields of a :class:`StackShape`."""
+    """Fields of a :class:`TransformerStack`."""
     heads, kv_heads = table.integer("num_attention_heads", 1), table.integer("num_key_value_heads", 1)
     if heads % kv_heads:
         raise table.fault("num_attention_heads", f"a multiple of num_key_value_heads, which is {kv_heads}")
@@ -227,7 +227,7 @@ def _refuse_sliding_windows(table: Table) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CodecConfig(StackShape):
+class CodecConfig(TransformerStack):
     """The speech tokenizer's decoder (codes to waveform), from ``speech_tokenizer/config.json``."""
 
     num_quantizers: int
