@@ -67,7 +67,7 @@ checks:
 unexport PYTHONDONTWRITEBYTECODE
 # Some unit tests wait, for a deadline or for a process: one more takes their place meanwhile. A file goes to one
 # process, in the order of tests/conftest.py: what a file sets up is set up once, and the longest files begin first.
-# A test that hangs ends its process, which ends the run: xdist would begin that file anew, for ever.
+# A test that hangs ends its process; xdist would give it to the next one, which would hang for as long.
 UNIT_TESTS := pytest --numprocesses $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test-fast unit $(SUITES) soak ray-test coverage: export OMP_NUM_THREADS := 1
 # What Inductor compiles is kept beside the kernels that NVRTC and g++ compiled.
