@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +22,8 @@ from waiting import HANG_S
 LOCKING = {f"{Path(megatalker.engine.__file__).parent}/{name}.py" for name in ("commands", "costs", "watchdog")}
 """Files with locks that the end of an engine takes."""
 Line = tuple[str, int]
+MOST_TEXTS = 200
+"""Texts after which a line counts as one that does not come again, such as where the clock counts a pause."""
 
 
 class Collector:
@@ -47,7 +50,7 @@ class Collector:
 
 def end_at(line: Line | None, checkpoint: Checkpoint) -> set[Line]:
     """Speak until an engine's thread comes to this line, where the engine ends; returns the lines its threads went
-    through. ``None``: it ends afterwards.
+    through. ``None``, or where the line does not come again: it ends afterwards.
     """
     collector, before = Collector(line), set(threading.enumerate())
     threading.settrace(collector.trace)
@@ -62,12 +65,15 @@ def end_at(line: Line | None, checkpoint: Checkpoint) -> set[Line]:
 
     def speak() -> None:
         with suppress(EngineClosedError):
-            while collector.finalizer is not None:
+            for _ in count() if line is None else range(MOST_TEXTS):
+                if collector.finalizer is None:
+                    return
                 engine.speak("Hello there.", seed=1).read_all()
                 engine.metrics()
                 if line is None and any(name.endswith("watchdog.py") for name, _ in collector.seen):
-                    collector.finalizer = None
-                    engine.close()
+                    break
+        collector.finalizer = None
+        engine.close()
 
     speaking = threading.Thread(target=speak, daemon=True)
     speaking.start()
