@@ -17,7 +17,7 @@ from typing import Any, Self
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.bench.report import percentiles_ms
 from megatalker.cli.bench.traffic import Traffic
-from megatalker.engine.chunks import chunk_limit, hold_until
+from megatalker.engine.speech.chunks import chunk_limit, hold_until
 from megatalker.errors import InvalidRequestError
 from megatalker.settings import Settings
 

@@ -23,7 +23,7 @@ from unittest import mock
 import megatalker.plugins
 from megatalker import Checkpoint, Engine, Settings
 from megatalker.engine import SpeechStream
-from megatalker.engine.text_segmenter import TextSegmenter
+from megatalker.engine.speech.text_segmenter import TextSegmenter
 from megatalker.errors import MegatalkerError, UnsupportedError
 from megatalker.interfaces import CodecBackend, DecodeStep, Frame, StreamHandle, StreamRequest, TalkerBackend
 from megatalker.plugins import BackendRegistry

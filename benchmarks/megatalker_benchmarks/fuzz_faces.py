@@ -26,7 +26,7 @@ from megatalker.cli.say.formats import Format
 from megatalker.cli.say.speaking import SpeakOptions, VoiceOrder
 from megatalker.cli.say.speaking import speak as say
 from megatalker.cli.status import Status
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.serving.client import RemoteEngine
 from megatalker.serving.server.address import bind

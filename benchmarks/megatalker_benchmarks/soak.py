@@ -27,7 +27,7 @@ from megatalker.cli.bench.playback import Playback, summary
 from megatalker.cli.bench.report import environment_of_engine
 from megatalker.engine import EngineMetrics
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.errors import CapacityError, MegatalkerError
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
 from megatalker_benchmarks.report import add_json_option, hand_out, number, whole

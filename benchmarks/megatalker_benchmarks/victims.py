@@ -12,7 +12,7 @@ from megatalker.cli.bench.drive import Listen, Samples, Script, drive, listening
 from megatalker.cli.bench.playback import Playback, summary
 from megatalker.cli.bench.servers import SpeechRoute
 from megatalker.cli.bench.traffic import Traffic
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.serving.client import RemoteEngine
 
 SHORT = Script(texts=["Hello."], length_s=1.0)

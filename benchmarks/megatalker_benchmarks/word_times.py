@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from megatalker import Checkpoint, Engine
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.engine.word_times import SpokenWord, cut
+from megatalker.engine.speech.word_times import SpokenWord, cut
 from megatalker.errors import MegatalkerError
 from megatalker.plugins.aligner import ESTIMATE, Aligner, SpokenSegment, load_aligner
 from megatalker_benchmarks.report import add_json_option, hand_out, whole

@@ -18,7 +18,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 
 from megatalker import SampleEncoder, SampleFrames
-from megatalker.engine.speech import Speech, SpeechEngine
+from megatalker.engine.speech.protocols import Speech, SpeechEngine
 from megatalker.errors import MegatalkerError
 from megatalker.serving.client import RemoteEngine
 from megatalker.serving.samples import SampleFormat

@@ -16,8 +16,8 @@ from livekit.agents import APIConnectOptions, APITimeoutError, tts, utils
 from livekit.agents.types import TimedString
 
 from megatalker import FRAME_SECONDS
-from megatalker.engine.outputs import require_complete
-from megatalker.engine.speech import Speech
+from megatalker.engine.speech.outputs import require_complete
+from megatalker.engine.speech.protocols import Speech
 from megatalker.errors import IncompleteSpeechError, InvalidRequestError, MarkupError, MegatalkerError
 from megatalker.prompt.text import has_speech
 from megatalker.serving.background import start_task

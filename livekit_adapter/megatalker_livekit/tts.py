@@ -9,7 +9,7 @@ from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions
 
 import megatalker
 from megatalker import SAMPLE_RATE
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.errors import MegatalkerError
 from megatalker.serving.samples import SampleEncoder
 from megatalker.serving.shared_engines.pool import EnginePool, Lease

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import BackendSwitch
-from megatalker.engine.outputs import require_complete
-from megatalker.engine.speech import Speech
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.outputs import require_complete
+from megatalker.engine.speech.protocols import Speech
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker_pipecat.audio import Sound
 
 

@@ -29,8 +29,8 @@ from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.tts_service import TTSService
 from pipecat.utils.text.base_text_aggregator import TextType
 
-from megatalker.engine.chunks import PlaybackClock
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.chunks import PlaybackClock
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.prompt.cleaning import clean, join_surrogates
 from megatalker.prompt.control_tokens import ControlTokens
 from megatalker.prompt.text import has_speech

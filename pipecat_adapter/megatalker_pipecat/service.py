@@ -17,8 +17,8 @@ from pipecat.utils.errors import ErrorCategory
 from pipecat.utils.tracing.service_decorators import traced_tts
 
 import megatalker
-from megatalker.engine.speech import SpeechEngine
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.protocols import SpeechEngine
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, InvalidRequestError, MarkupError
 from megatalker.prompt.control_tokens import ControlTokens, control_tokens
 from megatalker.prompt.text import has_speech
@@ -53,7 +53,7 @@ class MegatalkerTTSService(DeliveringTTSService):
     ``SENTENCE`` mode speaks sentence by sentence. ``TOKEN`` mode feeds the model each piece of the language model's
     answer as it comes; the first word is heard sooner, and a turn keeps the settings it began with.
 
-    Word timestamps are estimates (:mod:`megatalker.engine.word_times`).
+    Word timestamps are estimates (:mod:`megatalker.engine.speech.word_times`).
 
     Events, besides those of ``TTSService``:
         on_backend_switched(service, switch): a backend failed in the middle of speech, which goes on on another; see

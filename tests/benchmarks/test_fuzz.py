@@ -2,8 +2,8 @@
 
 import pytest
 
-from megatalker.engine.text_segmenter import TextSegmenter
-from megatalker.engine.word_times import WordClock
+from megatalker.engine.speech.text_segmenter import TextSegmenter
+from megatalker.engine.speech.word_times import WordClock
 from megatalker.errors import UnsupportedError
 from megatalker_benchmarks.fuzz import fuzz
 from megatalker_benchmarks.fuzz_faces import FACES, load_face

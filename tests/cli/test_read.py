@@ -34,8 +34,8 @@ from megatalker.cli.read.speaking import (
 )
 from megatalker.cli.read.store import SpeechStore
 from megatalker.cli.say.formats import Format
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
 from scripted_aligner import ScriptedAligner, use
 from session_stage import engine_on, fakes

@@ -18,8 +18,8 @@ from engine_stage import Opener, fakes_with
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream, interpreter
 from megatalker.engine import aligned_words as aligned
-from megatalker.engine.outputs import Continuation
-from megatalker.engine.word_times import BegunSegment, Pace, SpokenWord
+from megatalker.engine.speech.outputs import Continuation
+from megatalker.engine.speech.word_times import BegunSegment, Pace, SpokenWord
 from megatalker.errors import PluginError, SettingsError, UnsupportedError
 from megatalker.plugins import installed
 from megatalker.plugins.aligner import AlignerPlugin, load_aligner

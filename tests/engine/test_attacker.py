@@ -16,10 +16,10 @@ from fake_backend import CAPABILITIES, Behaviour, FakeCodec, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES
 from megatalker.engine.admission import AdmissionLimits, refusal
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress
 from megatalker.engine.commands import Command, Feed, Submit, Wake
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.request import RequestChecker, TalkerLimits
+from megatalker.engine.speech.chunks import ChunkPolicy, ChunkQueue, Progress
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.request import RequestChecker, TalkerLimits
 from megatalker.engine.utterance import Utterance
 from megatalker.interfaces import CodecState, DecodeStep, Frame, StreamHandle, StreamRequest
 from megatalker.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 from engine_stage import TEXT, codes_of
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechOptions
-from megatalker.engine.outputs import Continuation
+from megatalker.engine.speech.outputs import Continuation
 from megatalker.plugins import BackendRegistry
 from megatalker.settings import Settings
 from waiting import eventually

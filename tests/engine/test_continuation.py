@@ -8,7 +8,7 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Chunk, Continuation, Engine, SpeechStream
-from megatalker.engine.chunks import ChunkPolicy
+from megatalker.engine.speech.chunks import ChunkPolicy
 from megatalker.settings import Settings
 
 PARAGRAPHS = "Good morning. How are you?\n\nGood night, and thank you."

@@ -16,7 +16,7 @@ from megatalker.checkpoint.template import text_ids
 from megatalker.engine import Engine, dispatcher
 from megatalker.engine.costs import Cost
 from megatalker.engine.incoming_text import LEAST_SHARE, TICK_CHARS, read_incoming
-from megatalker.engine.text_segmenter import IncomingText, TextSegmenter
+from megatalker.engine.speech.text_segmenter import IncomingText, TextSegmenter
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import StreamRequest

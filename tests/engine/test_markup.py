@@ -11,7 +11,7 @@ from marked_speech import OPTIONS, SEED, codes, fed, require_whole, samples, spe
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, Continuation, Engine, ReachedMark, SpeechStream
-from megatalker.engine.joints import EDGE_SAMPLES
+from megatalker.engine.speech.joints import EDGE_SAMPLES
 from megatalker.errors import InvalidRequestError, MarkupError
 from megatalker.settings import Settings
 from megatalker.voices import Voice

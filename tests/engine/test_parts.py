@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
-from megatalker.engine.chunks import (
+from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
+from megatalker.engine.speech.chunks import (
     BUSY_SHARE,
     SLACK_S,
     ChunkPolicy,
@@ -19,9 +20,8 @@ from megatalker.engine.chunks import (
     hold_until,
     wake,
 )
-from megatalker.engine.options import random_seed, stream_seed
-from megatalker.engine.outputs import Chunk
-from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
+from megatalker.engine.speech.options import random_seed, stream_seed
+from megatalker.engine.speech.outputs import Chunk
 
 
 def test_playback_starts_with_the_first_chunk_and_counts_each_time_it_runs_dry() -> None:

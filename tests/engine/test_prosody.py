@@ -11,9 +11,9 @@ from engine_stage import Opener, fakes_with
 from marked_speech import OPTIONS, Pcm, codes, fed, require_whole, samples, speak
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, Continuation, ReachedMark
-from megatalker.engine.joints import EDGE_SAMPLES
-from megatalker.engine.shaped_chunks import Timeline
-from megatalker.engine.stretching import PitchKeepingStretch
+from megatalker.engine.speech.joints import EDGE_SAMPLES
+from megatalker.engine.speech.shaped_chunks import Timeline
+from megatalker.engine.speech.stretching import PitchKeepingStretch
 from megatalker.errors import BackendFaultError, MarkupError
 from waiting import HANG_S
 

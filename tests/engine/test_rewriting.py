@@ -8,7 +8,7 @@ import pytest
 from engine_stage import Opener, codes_of
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.engine import Engine
-from megatalker.engine.request import RequestChecker
+from megatalker.engine.speech.request import RequestChecker
 from megatalker.errors import InvalidRequestError, SettingsError
 from megatalker.prompt.rewriting import Lexicon
 from megatalker.prompt.rewriting.factory import RewriterFactory

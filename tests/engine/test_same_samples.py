@@ -8,7 +8,7 @@ import pytest
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, scheduler
-from megatalker.engine.chunks import ChunkPolicy
+from megatalker.engine.speech.chunks import ChunkPolicy
 from megatalker.settings import Settings
 
 TEXT = "Hello there. How are you?"

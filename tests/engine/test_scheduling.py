@@ -13,10 +13,10 @@ from launches import Launches, arrive_once, begin, hear
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.admission import Grant
-from megatalker.engine.chunks import ChunkPolicy
 from megatalker.engine.costs import Budget, Cost, Costs
 from megatalker.engine.dispatcher import MOST_BATCH_S, PREFILL_LAUNCHES, Dispatcher
 from megatalker.engine.scheduler import PrefillLaunch, Room
+from megatalker.engine.speech.chunks import ChunkPolicy
 from megatalker.engine.waiting import MOST_LAUNCH_ROWS, WaitingRequests
 from megatalker.interfaces import Limit
 from waiting import eventually, stands_still

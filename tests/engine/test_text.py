@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.template import text_ids
-from megatalker.engine.text_segmenter import TextSegmenter
+from megatalker.engine.speech.text_segmenter import TextSegmenter
 
 TEXT = "First one here. Second, with 3.14 in it! 第三句话。第四句。 Fifth (in “quotes.”) And a last one, no end"
 

@@ -9,7 +9,7 @@ import pytest
 from engine_stage import Opener, codes_of, fakes_with
 from fake_backend import CAPABILITIES, Behaviour, Fakes, ends_after
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.engine.speech_rate import is_short, letters, resume_at, spoken_chars
+from megatalker.engine.speech.speech_rate import is_short, letters, resume_at, spoken_chars
 from megatalker.errors import BackendFaultError
 from megatalker.interfaces import Frame
 from megatalker.sampling import SamplingParams

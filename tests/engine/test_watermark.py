@@ -10,10 +10,10 @@ from engine_stage import TEXT, Opener, codes_of, fakes_with
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Chunk, Engine, SpeechStream
-from megatalker.engine.chunks import ChunkPolicy
-from megatalker.engine.joints import EDGE_SAMPLES
-from megatalker.engine.outputs import Continuation
-from megatalker.engine.stretching import PitchKeepingStretch
+from megatalker.engine.speech.chunks import ChunkPolicy
+from megatalker.engine.speech.joints import EDGE_SAMPLES
+from megatalker.engine.speech.outputs import Continuation
+from megatalker.engine.speech.stretching import PitchKeepingStretch
 from megatalker.errors import BackendFaultError, MalformedResultError, PluginError, SettingsError
 from megatalker.plugins.watermark import WatermarkModel
 from scripted_watermark import ADDED, DELAY, ScriptedWatermark
@@ -30,7 +30,7 @@ def use(monkeypatch: pytest.MonkeyPatch, model: ScriptedWatermark) -> ScriptedWa
     def load(name: str) -> WatermarkModel | None:
         return model if name == "scripted" else None
 
-    monkeypatch.setattr("megatalker.engine.marked_chunks.load_watermark", load)
+    monkeypatch.setattr("megatalker.engine.speech.marked_chunks.load_watermark", load)
     return model
 
 

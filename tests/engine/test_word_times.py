@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fake_backend import Behaviour, Fakes
 from megatalker import Checkpoint, Engine, Settings
-from megatalker.engine.text_segmenter import TextSegment
-from megatalker.engine.word_times import (
+from megatalker.engine.speech.text_segmenter import TextSegment
+from megatalker.engine.speech.word_times import (
     FASTEST,
     SLOWEST,
     USUAL_PACE,
@@ -82,7 +82,7 @@ def test_the_work_for_a_piece_does_not_grow_with_the_text(piece: str, monkeypatc
         looked_at += len(text)
         return letters(text)
 
-    monkeypatch.setattr("megatalker.engine.word_times.letters", count)
+    monkeypatch.setattr("megatalker.engine.speech.word_times.letters", count)
     clock, segment = WordClock(Pace()), segment_of("")
     for _ in range(3_000):
         clock.feed(piece)

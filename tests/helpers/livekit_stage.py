@@ -12,7 +12,7 @@ from livekit.agents.voice.io import AudioInput, AudioOutput, AudioOutputCapabili
 
 from fake_backend import Fakes
 from megatalker import Checkpoint
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.serving.audio import to_pcm16
 from megatalker_livekit import TTS
 from session_stage import pool_of

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from megatalker.engine.text_segmenter import TextSegment, TextSegmenter
+from megatalker.engine.speech.text_segmenter import TextSegment, TextSegmenter
 
 
 class SpokenText:

@@ -22,13 +22,13 @@ from fake_backend import CAPABILITIES, Behaviour, FakeCodec, Fakes, FakeTalker
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.backend_role import codec_role, talker_role
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, Waiter, chunk_limit
 from megatalker.engine.codec_stage import Download, Samples
 from megatalker.engine.commands import Command, CommandQueue, Submit, Warmup
 from megatalker.engine.guarded_calls import CallRegister
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import Chunk
-from megatalker.engine.request import RequestChecker, TalkerLimits
+from megatalker.engine.speech.chunks import ChunkPolicy, ChunkQueue, Progress, Waiter, chunk_limit
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.outputs import Chunk
+from megatalker.engine.speech.request import RequestChecker, TalkerLimits
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.engine.worker import Worker, WorkerSettings

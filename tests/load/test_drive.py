@@ -20,7 +20,7 @@ from megatalker.cli.bench.load_report import LoadCase, LoadReport, errors, plot,
 from megatalker.cli.bench.report import save
 from megatalker.cli.bench.traffic import Traffic
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.settings import Settings
 from waiting import HANG_S
 

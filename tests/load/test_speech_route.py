@@ -14,7 +14,7 @@ from megatalker.cli.bench import load_run
 from megatalker.cli.bench.drive import Script
 from megatalker.cli.bench.servers import PATH, SpeechRoute
 from megatalker.cli.bench.traffic import Traffic
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.errors import (
     CapacityError,
     ConnectionFailedError,

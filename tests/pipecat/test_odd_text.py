@@ -11,7 +11,7 @@ from pipecat.processors.aggregators.llm_response_universal import LLMAssistantAg
 from pipecat.services.tts_service import TextAggregationMode
 
 from megatalker import Checkpoint
-from megatalker.engine.word_times import Pace, WordClock
+from megatalker.engine.speech.word_times import Pace, WordClock
 from megatalker.errors import SettingsError
 from megatalker.prompt.cleaning import clean
 from megatalker_pipecat import MegatalkerTTSService

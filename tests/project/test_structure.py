@@ -73,9 +73,11 @@ def test_rooms_of_core_import_each_other_as_drawn() -> None:
     assert between == drawn(GRAPHS[1])
 
 
-def test_nothing_that_runs_imports_testing_and_the_client_does_not_know_the_server() -> None:
+def test_what_a_part_may_not_know() -> None:
     client = {name for path in (CORE / "serving" / "client").rglob("*.py") for name in imported(path)}
     assert not [name for name in client if name.startswith("megatalker.serving.server")]
+    speech = {name for path in (CORE / "engine" / "speech").rglob("*.py") for name in imported(path)}
+    assert not [name for name in speech if re.match(r"megatalker\.engine\b(?!\.speech\b)", name)]
     settings = {name for path in (CORE / "settings").rglob("*.py") for name in imported(path)}
     assert not [name for name in settings if name.startswith("megatalker.serving")]
     for folder in ("core", "backends", "kernels", "pipecat_adapter", "livekit_adapter"):
@@ -96,7 +98,7 @@ WORK_IN_SIGHT = {
     "core/megatalker/cli/say/standard_input.py": "a thread that keeps what it raised, and ends its stream",
     "core/megatalker/engine/aligned_words.py": "it logs what fails, and raises nothing",
     "core/megatalker/engine/engine.py": "requests of the engine's own queue",
-    "core/megatalker/engine/marked_chunks.py": "its result is asked for by the consumer of the speech",
+    "core/megatalker/engine/speech/marked_chunks.py": "its result is asked for by the consumer of the speech",
     "core/megatalker/engine/interpreter.py": "none begins here: it ends a thread",
     "core/megatalker/engine/watchdog.py": "a thread whose failure ends the engine",
     "core/megatalker/engine/worker.py": "a thread whose failure ends the engine",

@@ -20,7 +20,7 @@ from client_stage import Pair, rogue_server
 from fake_backend import Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.speech import Speech, SpeechEngine
+from megatalker.engine.speech.protocols import Speech, SpeechEngine
 from megatalker.errors import (
     ConnectionFailedError,
 )

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fake_backend import Fakes
 from markup_elements import ELEMENTS, FRAMES, Element, elements
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.speech import Speech, SpeechEngine
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.protocols import Speech, SpeechEngine
 from megatalker.errors import InvalidRequestError, MarkupError
 from megatalker.serving.audio import from_pcm16
 from megatalker.serving.client import RemoteEngine

@@ -11,7 +11,7 @@ import process_backends
 from marked_speech import codes, samples
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Chunk, Engine
-from megatalker.engine.joints import EDGE_SAMPLES
+from megatalker.engine.speech.joints import EDGE_SAMPLES
 from megatalker.serving.processes import ProcessEngine
 from megatalker.settings import Settings
 

@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.serving.samples import SampleEncoder, SampleFormat, SampleFrames
 from serving import ENDLESS, TEXT, Served, Server, endless
 from waiting import HANG_S, eventually

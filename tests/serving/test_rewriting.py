@@ -9,7 +9,7 @@ import pytest
 
 from client_stage import Pair
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.rewriting import Lexicon
 from serving import Served, Server, serving

@@ -8,8 +8,8 @@ import pytest
 import zmq
 
 from megatalker.engine.codec_stage import WARM_VOICES
-from megatalker.engine.outputs import EngineMetrics
-from megatalker.engine.request import TalkerLimits
+from megatalker.engine.speech.outputs import EngineMetrics
+from megatalker.engine.speech.request import TalkerLimits
 from megatalker.serving.processes.control import Attach, EngineState, address
 from megatalker.serving.processes.handle import EngineHandle
 from megatalker.serving.processes.messages import EngineStatus

@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from fake_backend import Behaviour, Fakes, FakeTalker
 from http_client import SPEECH, post
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine.chunks import Progress
 from megatalker.engine.interpreter import SWITCH_S
+from megatalker.engine.speech.chunks import Progress
 from megatalker.errors import BackendNotFoundError, SettingsError
 from megatalker.serving.client import RemoteEngine
 from megatalker.serving.server import logs, telemetry

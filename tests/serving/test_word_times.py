@@ -10,7 +10,7 @@ import pytest
 from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 
 from client_stage import Pair
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker_livekit import TTS
 from serving import TEXT, Served, Server, events_of, fakes_with
 

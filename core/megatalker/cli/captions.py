@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
 
 ENDINGS = (".srt", ".vtt")

@@ -21,8 +21,8 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.cli.say.formats import Format
 from megatalker.cli.say.writers import open_writer
-from megatalker.engine.outputs import require_complete
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.outputs import require_complete
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.serving.protocol.asking import key_headers
 from megatalker.settings import Settings

@@ -1,6 +1,6 @@
 from .engine import Engine
-from .options import SpeechOptions
-from .outputs import BackendSwitch, Chunk, Continuation, EngineMetrics, FinishReason, ReachedMark, StreamFacts
+from .speech.options import SpeechOptions
+from .speech.outputs import BackendSwitch, Chunk, Continuation, EngineMetrics, FinishReason, ReachedMark, StreamFacts
 from .stream import SpeechStream
 
 __all__ = [

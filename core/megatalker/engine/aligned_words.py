@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.interpreter import at_exit, end_thread
-from megatalker.engine.word_times import BegunSegment, Pace, Paces, SpokenWord, WordClock
+from megatalker.engine.speech.word_times import BegunSegment, Pace, Paces, SpokenWord, WordClock
 from megatalker.errors import MalformedResultError, describe_error
 from megatalker.plugins.aligner import Aligner, SpokenSegment, load_aligner
 from megatalker.prompt.languages import name_of

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.engine.chunks import Waiter, wake
 from megatalker.engine.decoder_stream import CodecReplay
 from megatalker.engine.endings import end_segment
 from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.handing_out import Samples, hand_out_speech
-from megatalker.engine.outputs import StreamEnd
 from megatalker.engine.runaway import frame_levels
+from megatalker.engine.speech.chunks import Waiter, wake
+from megatalker.engine.speech.outputs import StreamEnd
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.interfaces import CodecState

@@ -1,12 +1,15 @@
-"""Commands of callers to the worker, and the queue that carries them."""
+"""Commands of callers to the worker, the queue that carries them, and an utterance as its stream sees it."""
 
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Protocol
 
 from megatalker.engine.admission import AdmissionLimits, gave_place, gives_place, refusal
 from megatalker.engine.costs import Throughput
+from megatalker.engine.speech.chunks import ChunkQueue, Progress
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import EngineClosedError
 from megatalker.plugins.checked import CheckedCodec, CheckedTalker
@@ -138,3 +141,49 @@ class CommandQueue:
     def _require_open(self) -> None:
         if self.closing:
             raise EngineClosedError("this engine is closed; open a new one")
+
+
+class UtteranceLink(Protocol):
+    """An utterance of one engine, as its stream sees it."""
+
+    @property
+    def chunks(self) -> ChunkQueue:
+        """Audio."""
+
+    @property
+    def progress(self) -> Progress:
+        """Facts, which the engine writes."""
+
+    def feed(self, text: str) -> None:
+        """More text; raises ``EngineClosedError`` where nobody will speak it."""
+
+    def finish_text(self) -> None:
+        """The text is complete; raises as :meth:`feed`."""
+
+    def cancel(self) -> None:
+        """Nobody listens any more. Safe in finalizers, and where the utterance has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLink:
+    """To the worker of this process."""
+
+    utterance: Utterance
+    commands: CommandQueue
+
+    @property
+    def chunks(self) -> ChunkQueue:
+        return self.utterance.chunks
+
+    @property
+    def progress(self) -> Progress:
+        return self.utterance.progress
+
+    def feed(self, text: str) -> None:
+        self.commands.put(Feed(self.utterance, text, time.monotonic()))
+
+    def finish_text(self) -> None:
+        self.commands.put(FinishText(self.utterance))
+
+    def cancel(self) -> None:
+        self.commands.queue.put(Cancel(self.utterance))

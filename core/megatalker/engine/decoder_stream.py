@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from megatalker.engine.text_segmenter import TextSegment
+from megatalker.engine.speech.text_segmenter import TextSegment
 from megatalker.interfaces import CodecState, StreamHandle, StreamRequest
 from megatalker.prompt import Prompt, PromptBuilder
 from megatalker.sampling import SamplingParams

@@ -2,15 +2,15 @@
 
 A segment ends with its end of speech, at its limit of frames, or because it runs away. Whatever ends it, the text that
 follows is spoken. End of speech is believed unless the speech is too short for its text
-(:mod:`megatalker.engine.speech_rate`) or the decoder stream had not even read all of it: then the segment is spoken
-once more. If that is no better, and after a limit or a runaway, the utterance goes on with the sentence that was being
-spoken, or the next one where that is the segment's first. What is left out between is counted, and the utterance ends
-as ``incomplete`` or ``runaway``. Audio of what is repeated may have been played before. Words that are heard twice are
-the lesser evil.
+(:mod:`megatalker.engine.speech.speech_rate`) or the decoder stream had not even read all of it: then the segment is
+spoken once more. If that is no better, and after a limit or a runaway, the utterance goes on with the sentence that was
+being spoken, or the next one where that is the segment's first. What is left out between is counted, and the utterance
+ends as ``incomplete`` or ``runaway``. Audio of what is repeated may have been played before. Words that are heard twice
+are the lesser evil.
 
 The second try is a decoder stream like any other, so that its seed follows from the request's seed and the number of
-streams that the utterance had before (:func:`megatalker.engine.options.stream_seed`): the same request gives the same
-codes, on whichever backend. Where nothing is drawn at random it would say the same, and is left out.
+streams that the utterance had before (:func:`megatalker.engine.speech.options.stream_seed`): the same request gives the
+same codes, on whichever backend. Where nothing is drawn at random it would say the same, and is left out.
 """
 
 import logging
@@ -21,7 +21,7 @@ from megatalker.engine.commands import CommandQueue, Lend, Submit, Warmup
 from megatalker.engine.decoder_stream import DecoderStream
 from megatalker.engine.failover import leave_untried
 from megatalker.engine.runaway import PATIENCE_FRAMES
-from megatalker.engine.speech_rate import is_short, resume_at, spoken_chars
+from megatalker.engine.speech.speech_rate import is_short, resume_at, spoken_chars
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import MegatalkerError

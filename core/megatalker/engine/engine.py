@@ -18,22 +18,21 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.engine.admission import AdmissionLimits, expected_wait_s
 from megatalker.engine.aligned_words import open_paces
 from megatalker.engine.backend_role import codec_role, talker_role
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
-from megatalker.engine.commands import Command, CommandQueue, Lend, Wake, Warmup
+from megatalker.engine.commands import Command, CommandQueue, Lend, LocalLink, Wake, Warmup
 from megatalker.engine.costs import RunningClock
 from megatalker.engine.endings import end_everything
 from megatalker.engine.guarded_calls import CallRegister
 from megatalker.engine.interpreter import at_exit, end_thread
-from megatalker.engine.marked_chunks import WatermarkStage
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import Continuation, EngineMetrics
-from megatalker.engine.request import Request, RequestChecker, TalkerLimits
 from megatalker.engine.runaway import RunawayDetector
+from megatalker.engine.speech.chunks import ChunkPolicy, ChunkQueue, Progress, chunk_limit
+from megatalker.engine.speech.marked_chunks import WatermarkStage
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.outputs import Continuation, EngineMetrics
+from megatalker.engine.speech.request import Request, RequestChecker, TalkerLimits
+from megatalker.engine.speech.text_segmenter import TextSegmenter
 from megatalker.engine.state import WorkerState
 from megatalker.engine.stream import SpeechStream, require_process
-from megatalker.engine.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Utterance
-from megatalker.engine.utterance_link import LocalLink
 from megatalker.engine.watchdog import Watchdog, look_period_s
 from megatalker.engine.worker import WorkerSettings
 from megatalker.errors import EngineClosedError, MegatalkerError
@@ -189,7 +188,7 @@ class Engine:
 
         Args:
             owner: as for :meth:`speak_for`.
-            request: from a :class:`~megatalker.engine.request.RequestChecker`, with the text.
+            request: from a :class:`~megatalker.engine.speech.request.RequestChecker`, with the text.
             text: see ``request``.
             after: as for :meth:`speak_for`.
             chunks: makes what takes the audio; by default a queue for a consumer in this process.

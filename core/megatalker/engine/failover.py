@@ -22,7 +22,7 @@ from typing import Any
 
 from megatalker.engine.backend_role import Accusation, BackendOption, BackendRole, InstanceT, LoadedBackend
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
-from megatalker.engine.outputs import BackendSwitch
+from megatalker.engine.speech.outputs import BackendSwitch
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import (

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.chunks import Progress, Waiter, wake
-from megatalker.engine.joints import Joint, silence_after, smooth_beginning
-from megatalker.engine.outputs import Chunk, ReachedMark
+from megatalker.engine.speech.chunks import Progress, Waiter, wake
+from megatalker.engine.speech.joints import Joint, silence_after, smooth_beginning
+from megatalker.engine.speech.outputs import Chunk, ReachedMark
 from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 

@@ -22,7 +22,7 @@ from megatalker.plugins.checked import CheckedCodec, CheckedTalker
 
 @dataclass(slots=True)
 class Counters:
-    """See :class:`megatalker.engine.outputs.EngineMetrics`."""
+    """See :class:`megatalker.engine.speech.outputs.EngineMetrics`."""
 
     frames: int = 0
     chunks: int = 0

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine.aligned_words import Alignments, wait_a_while, wait_a_while_async
-from megatalker.engine.marked_chunks import ChunkSource, WatermarkStage
-from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, FinishReason, StreamFacts
-from megatalker.engine.pieces import Pieces
-from megatalker.engine.shaped_chunks import ShapedChunks
-from megatalker.engine.utterance_link import UtteranceLink
-from megatalker.engine.word_times import SpokenWord, WordClock
+from megatalker.engine.commands import UtteranceLink
+from megatalker.engine.speech.marked_chunks import ChunkSource, WatermarkStage
+from megatalker.engine.speech.outputs import BackendSwitch, Chunk, Continuation, FinishReason, Pieces, StreamFacts
+from megatalker.engine.speech.shaped_chunks import ShapedChunks
+from megatalker.engine.speech.word_times import SpokenWord, WordClock
 from megatalker.errors import InvalidRequestError, MarkupError, UnsupportedError
 from megatalker.prompt.markup.controls import without_controls
 from megatalker.prompt.text import TextChecker

@@ -10,8 +10,8 @@ from megatalker.engine.decoder_stream import Codes, DecoderStream
 from megatalker.engine.endings import end_of_speech, end_segment
 from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
-from megatalker.engine.outputs import StreamEnd
-from megatalker.engine.request import frames_that_fit
+from megatalker.engine.speech.outputs import StreamEnd
+from megatalker.engine.speech.request import frames_that_fit
 from megatalker.engine.state import StepInProgress, WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError, describe_error

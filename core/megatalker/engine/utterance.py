@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
-from megatalker.engine.chunks import ChunkPolicy, ChunkQueue, Progress, hold_until
 from megatalker.engine.decoder_stream import CodecReplay, Codes, DecoderStream
-from megatalker.engine.joints import Joint
-from megatalker.engine.options import stream_seed
-from megatalker.engine.outputs import Continuation, FinishReason, StreamEnd
-from megatalker.engine.request import Request
 from megatalker.engine.runaway import RunawayDetector
 from megatalker.engine.scheduler import Stream, StreamStatus
-from megatalker.engine.speech_rate import spoken_chars
-from megatalker.engine.text_segmenter import IncomingText, TextSegmenter
-from megatalker.engine.word_times import BegunSegment
+from megatalker.engine.speech.chunks import ChunkPolicy, ChunkQueue, Progress, hold_until
+from megatalker.engine.speech.joints import Joint
+from megatalker.engine.speech.options import stream_seed
+from megatalker.engine.speech.outputs import Continuation, FinishReason, StreamEnd
+from megatalker.engine.speech.request import Request
+from megatalker.engine.speech.speech_rate import spoken_chars
+from megatalker.engine.speech.text_segmenter import IncomingText, TextSegmenter
+from megatalker.engine.speech.word_times import BegunSegment
 from megatalker.interfaces import CodecState
 from megatalker.plugins.registry import Kind
 from megatalker.prompt import Prompt, PromptText

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.cli.bench.playback import Playback
 from megatalker.cli.bench.traffic import Traffic
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import require_complete
-from megatalker.engine.speech import Speech, SpeechEngine
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.outputs import require_complete
+from megatalker.engine.speech.protocols import Speech, SpeechEngine
 from megatalker.errors import MegatalkerError
 from megatalker.sampling import SamplingParams
 from megatalker.serving.background import start_task

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.cli.bench.report import percentiles_ms
-from megatalker.engine.chunks import PlaybackClock
+from megatalker.engine.speech.chunks import PlaybackClock
 
 AUDIBLE = 1e-3
 """Samples below are silence: -60 dBFS."""

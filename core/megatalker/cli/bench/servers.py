@@ -10,8 +10,8 @@ from typing import Any, Self
 from pydantic import SecretStr
 
 from megatalker.cli.bench.drive import Samples, never_ends
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.speech import Speech
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.protocols import Speech
 from megatalker.errors import ConnectionFailedError, MegatalkerError, UnsupportedError
 from megatalker.serving.audio import from_pcm16
 from megatalker.serving.protocol.asking import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, key_headers, speech_fields
@@ -21,7 +21,7 @@ PATH = "/v1/audio/speech"
 
 
 class Servers:
-    """A :class:`~megatalker.engine.speech.SpeechEngine` on several connections.
+    """A :class:`~megatalker.engine.speech.protocols.SpeechEngine` on several connections.
 
     Args:
         urls: addresses of servers, or of one balancer in front of them.

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from megatalker.cli.read.speaking import SpeechFile, SpeechPart, file_name, text_seed
 from megatalker.cli.say.formats import Format
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.errors import InvalidRequestError, explain_validation
 from megatalker.settings.files import read_regular_file
 from megatalker.voices import Voice

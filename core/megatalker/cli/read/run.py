@@ -24,7 +24,7 @@ from megatalker.cli.say.formats import Format, choose_rate
 from megatalker.cli.say.speaking import INTERRUPTED, VoiceOrder, choose_voice
 from megatalker.cli.status import Status
 from megatalker.engine import Engine
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.prompt.rewriting.lexicon_files import read_lexicon
 from megatalker.settings import Settings
 

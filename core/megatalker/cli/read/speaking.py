@@ -16,8 +16,8 @@ from megatalker.cli.read.store import KeptSpeech, SpeechStore
 from megatalker.cli.say.formats import Format
 from megatalker.cli.say.writers import open_writer
 from megatalker.engine import Engine
-from megatalker.engine.options import SpeechOptions, stream_seed
-from megatalker.engine.outputs import require_complete
+from megatalker.engine.speech.options import SpeechOptions, stream_seed
+from megatalker.engine.speech.outputs import require_complete
 from megatalker.errors import IncompleteSpeechError
 from megatalker.prompt.rewriting.lexicon_files import read_lexicon
 from megatalker.prompt.sentences import split_sentences

@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
 
 FOLDER = ".megatalker"

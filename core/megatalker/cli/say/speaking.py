@@ -20,7 +20,7 @@ from megatalker.cli.say.destination import Destination
 from megatalker.cli.say.standard_input import StandardInput
 from megatalker.cli.status import Status
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.outputs import require_complete
+from megatalker.engine.speech.outputs import require_complete
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.prompt.rewriting.lexicon_files import read_lexicon
 from megatalker.prompt.text import check_text

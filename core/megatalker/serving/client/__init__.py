@@ -14,7 +14,7 @@ from megatalker.serving.client.stream import RemoteStream
 
 if TYPE_CHECKING:  # near and far engines have one face
     from megatalker.engine import Engine
-    from megatalker.engine.speech import SpeechEngine
+    from megatalker.engine.speech.protocols import SpeechEngine
 
     _ENGINES: tuple[type[SpeechEngine], ...] = (Engine, RemoteEngine)
 

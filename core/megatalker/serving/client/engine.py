@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
 
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.errors import SettingsError
 from megatalker.prompt.control_tokens import ControlTokens
 from megatalker.prompt.text import TextChecker, check_characters, require_text

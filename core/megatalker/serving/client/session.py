@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.chunks import ChunkQueue, PlaybackClock, wake
-from megatalker.engine.outputs import BackendSwitch, Chunk, Continuation, ReachedMark, StreamEnd, StreamFacts
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.chunks import ChunkQueue, PlaybackClock, wake
+from megatalker.engine.speech.outputs import BackendSwitch, Chunk, Continuation, ReachedMark, StreamEnd, StreamFacts
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.errors import ConnectionFailedError, MegatalkerError
 from megatalker.serving.protocol.messages import (
     CancelMessage,

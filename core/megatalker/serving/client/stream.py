@@ -5,9 +5,9 @@ import weakref
 from threading import Lock
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.outputs import BackendSwitch, StreamFacts
+from megatalker.engine.speech.outputs import BackendSwitch, StreamFacts
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.engine.stream import ChunkStream
-from megatalker.engine.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.text import TextChecker, require_text
 from megatalker.serving.client.session import RemoteSession

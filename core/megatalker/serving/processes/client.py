@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import zmq
 
-from megatalker.engine.chunks import Waiter, wake
 from megatalker.engine.costs import RunningClock
-from megatalker.engine.outputs import EngineMetrics, together
+from megatalker.engine.speech.chunks import Waiter, wake
+from megatalker.engine.speech.outputs import EngineMetrics, together
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, InvalidRequestError, MegatalkerError
 from megatalker.serving.background import start_thread
 from megatalker.serving.processes.control import (

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine.aligned_words import open_paces
-from megatalker.engine.marked_chunks import WatermarkStage
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import Continuation, EngineMetrics
-from megatalker.engine.request import RequestChecker, TalkerLimits
+from megatalker.engine.speech.marked_chunks import WatermarkStage
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.outputs import Continuation, EngineMetrics
+from megatalker.engine.speech.request import RequestChecker, TalkerLimits
 from megatalker.engine.stream import SpeechStream, require_process
 from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry

@@ -11,10 +11,10 @@ import zmq
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
-from megatalker.engine.chunks import Progress
 from megatalker.engine.commands import Cancel, Feed, FinishText, Wake
 from megatalker.engine.interpreter import collect_rarely, spare_what_is_loaded, switch_threads_often
-from megatalker.engine.text_segmenter import TextSegmenter
+from megatalker.engine.speech.chunks import Progress
+from megatalker.engine.speech.text_segmenter import TextSegmenter
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import MegatalkerError
 from megatalker.plugins import BackendRegistry

@@ -13,8 +13,8 @@ import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from megatalker.engine.joints import Joint
-from megatalker.engine.outputs import (
+from megatalker.engine.speech.joints import Joint
+from megatalker.engine.speech.outputs import (
     BackendSwitch,
     Continuation,
     EngineMetrics,
@@ -22,7 +22,7 @@ from megatalker.engine.outputs import (
     ReachedMark,
     StreamEnd,
 )
-from megatalker.engine.request import Request, TalkerLimits
+from megatalker.engine.speech.request import Request, TalkerLimits
 from megatalker.prompt.markup.prosody import PLAIN, Prosody
 from megatalker.serving.processes.control import Attach, Detach, Failure, ToClient, WarmUpOrder
 

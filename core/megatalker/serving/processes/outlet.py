@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.chunks import ChunkQueue, Progress, Waiter
-from megatalker.engine.outputs import Chunk, FinishReason
+from megatalker.engine.speech.chunks import ChunkQueue, Progress, Waiter
+from megatalker.engine.speech.outputs import Chunk, FinishReason
 from megatalker.serving.processes.control import Failure
 from megatalker.serving.processes.messages import Audio, Begun, Ended, SpeechOutput, pack_report
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.chunks import ChunkQueue, Progress, Waiter
-from megatalker.engine.outputs import Chunk, Continuation, StreamEnd
-from megatalker.engine.word_times import BegunSegment
+from megatalker.engine.speech.chunks import ChunkQueue, Progress, Waiter
+from megatalker.engine.speech.outputs import Chunk, Continuation, StreamEnd
+from megatalker.engine.speech.word_times import BegunSegment
 from megatalker.serving.processes.handle import EngineHandle
 from megatalker.serving.processes.messages import (
     Audio,
@@ -97,7 +97,7 @@ class ProcessSession:
     # ---- the caller's side
 
     def feed(self, text: str) -> None:
-        """More text, as :meth:`UtteranceLink.feed <megatalker.engine.utterance_link.UtteranceLink.feed>`."""
+        """More text, as :meth:`UtteranceLink.feed <megatalker.engine.commands.UtteranceLink.feed>`."""
         with self._lock:
             self._untold.append((text, time.monotonic()))
             self._pieces += 1

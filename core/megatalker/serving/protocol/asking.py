@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.errors import SettingsError
 from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.serving.protocol.voice_files import encode_voice

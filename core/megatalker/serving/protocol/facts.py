@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
-from megatalker.engine.outputs import StreamFacts
+from megatalker.engine.speech.outputs import StreamFacts
 
 __all__ = ["ServerFacts"]
 

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.outputs import (
+from megatalker.engine.speech.outputs import (
     BackendSwitch,
     Continuation,
     EndReason,
@@ -30,7 +30,7 @@ from megatalker.engine.outputs import (
     ReachedMark,
     StreamEnd,
 )
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation, named_error
 from megatalker.serving.audio import from_code_bytes, to_code_bytes
 from megatalker.serving.protocol.facts import ServerFacts
@@ -117,7 +117,7 @@ class SpeechFields(Message):
 
 
 class SegmentEnd(Message):
-    """A segment of the text is over; see :class:`megatalker.engine.outputs.StreamEnd`."""
+    """A segment of the text is over; see :class:`megatalker.engine.speech.outputs.StreamEnd`."""
 
     frame: Annotated[Integer, Field(ge=0)]
     """Frames of the utterance before it."""

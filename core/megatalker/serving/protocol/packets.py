@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.outputs import Chunk
+from megatalker.engine.speech.outputs import Chunk
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.audio import from_code_bytes, from_pcm16, to_code_bytes
 from megatalker.serving.samples import SampleEncoder, SampleFormat

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from megatalker.engine.outputs import FinishReason
+from megatalker.engine.speech.outputs import FinishReason
 from megatalker.serving.protocol.leniency import Integer
 from megatalker.serving.protocol.messages import (
     MOST_CAST,

@@ -19,8 +19,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from megatalker.checkpoint.config import SAMPLE_RATE
 from megatalker.engine import Chunk, SpeechStream
-from megatalker.engine.outputs import ReachedMark
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.outputs import ReachedMark
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.errors import IncompleteSpeechError, MegatalkerError
 from megatalker.serving.background import run_in
 from megatalker.serving.protocol.leniency import told_names

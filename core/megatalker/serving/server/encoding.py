@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SECONDS, SAMPLE_RATE
-from megatalker.engine.stretching import FrameClock, PitchKeepingStretch
+from megatalker.engine.speech.stretching import FrameClock, PitchKeepingStretch
 from megatalker.errors import InvalidRequestError
 from megatalker.serving.audio import StreamResampler, WavWriter, to_pcm16
 from megatalker.serving.samples import SAMPLE_RATES, SampleFormat, default_rate, to_bytes
@@ -191,7 +191,7 @@ def make_encoder(
     Args:
         kind: the format.
         rate: in Hz, as :func:`rate_of` takes it.
-        speed: as :class:`~megatalker.engine.stretching.PitchKeepingStretch` takes it.
+        speed: as :class:`~megatalker.engine.speech.stretching.PitchKeepingStretch` takes it.
         file: see :class:`Encoder`.
         comment: stored in front of the speech, where the format has a place for it; ``None``: none.
 
@@ -225,7 +225,7 @@ class StretchingEncoder(Encoder):
     slow = True
 
     def __init__(self, speed: float, encoder: Encoder) -> None:
-        """``speed``: as :class:`~megatalker.engine.stretching.PitchKeepingStretch` takes it."""
+        """``speed``: as :class:`~megatalker.engine.speech.stretching.PitchKeepingStretch` takes it."""
         self._encoder, self.media_type = encoder, encoder.media_type
         self._stretch = PitchKeepingStretch(speed)
 

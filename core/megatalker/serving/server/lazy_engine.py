@@ -7,7 +7,7 @@ from typing import Any
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine, EngineMetrics, SpeechStream
 from megatalker.engine.interpreter import spare_what_is_loaded, switch_threads_often
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.errors import EngineClosedError, MegatalkerError
 from megatalker.serving.processes import ProcessEngine
 from megatalker.serving.server.defaults import engine_devices

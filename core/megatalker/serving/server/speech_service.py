@@ -11,8 +11,8 @@ from typing import Any, Literal, NoReturn
 from opentelemetry import trace
 
 from megatalker.engine import SpeechStream
-from megatalker.engine.options import SpeechOptions, random_seed
-from megatalker.engine.outputs import Continuation, require_complete
+from megatalker.engine.speech.options import SpeechOptions, random_seed
+from megatalker.engine.speech.outputs import Continuation, require_complete
 from megatalker.errors import BackendFaultError, InvalidRequestError, MegatalkerError
 from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.prompt.rewriting.lexicon_files import LexiconFolder

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 import megatalker
-from megatalker.engine.speech import Speech, SpeechEngine
+from megatalker.engine.speech.protocols import Speech, SpeechEngine
 from megatalker.errors import (
     BackendFaultError,
     BackendNotFoundError,

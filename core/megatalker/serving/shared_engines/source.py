@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 
 import megatalker
-from megatalker.engine.speech import SpeechEngine
+from megatalker.engine.speech.protocols import SpeechEngine
 from megatalker.errors import CapacityError, SettingsError
 from megatalker.serving.protocol.asking import shown_url
 from megatalker.serving.shared_engines.pool import GONE, EnginePool, Lease

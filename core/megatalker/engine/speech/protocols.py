@@ -8,10 +8,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason, StreamFacts
-from megatalker.engine.pieces import Pieces
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.outputs import BackendSwitch, Chunk, FinishReason, Pieces, StreamFacts
+from megatalker.engine.speech.word_times import SpokenWord
 
 __all__ = ["Speech", "SpeechEngine"]
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.options import SpeechOptions
-from megatalker.engine.outputs import Continuation
-from megatalker.engine.text_segmenter import TextSegmenter
+from megatalker.engine.speech.options import SpeechOptions
+from megatalker.engine.speech.outputs import Continuation
+from megatalker.engine.speech.text_segmenter import TextSegmenter
 from megatalker.errors import InvalidRequestError, UnsupportedError
 from megatalker.prompt import Layout, PromptPlan, PromptPlanner
 from megatalker.prompt.control_tokens import ControlTokens, control_tokens

@@ -56,7 +56,7 @@ class SpeechOptions:
     cast: Mapping[str, str | Voice] | None = None
     """Voices by the names that a text in markup gives them, besides the checkpoint's speakers."""
     word_times: bool = False
-    """``stream.take_words`` tells which words were spoken, and when (:mod:`megatalker.engine.word_times`)."""
+    """``stream.take_words`` tells which words were spoken, and when (:mod:`megatalker.engine.speech.word_times`)."""
 
     @classmethod
     def of(cls, options: Self | None, changes: Mapping[str, Any]) -> Self:

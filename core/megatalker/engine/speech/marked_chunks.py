@@ -17,16 +17,49 @@ import torch
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.engine.held_frames import HeldFrames
-from megatalker.engine.outputs import Chunk, FinishReason
+from megatalker.engine.speech.outputs import Chunk, FinishReason, StreamEnd
 from megatalker.errors import MalformedResultError, MegatalkerError, PluginError, describe_error
 from megatalker.plugins.watermark import MarkingStream, WatermarkModel, load_watermark
 
 Samples = NDArray[np.float32]
 
 
+class HeldFrames:
+    """Codes and ends of an utterance's frames, until their audio is handed out.
+
+    Args:
+        frames: of the utterance before the first chunk.
+    """
+
+    def __init__(self, frames: int) -> None:
+        self._frames = frames
+        """Handed out."""
+        self.held = 0
+        """Frames that wait."""
+        self._codes: list[NDArray[np.int64]] = []
+        self._ends: list[StreamEnd] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Hold the frames of a chunk."""
+        self.held += chunk.frames
+        self._ends += chunk.ends
+        if chunk.frames and chunk.codes is not None:
+            self._codes.append(chunk.codes)
+
+    def hand_out(self, chunk: Chunk, frames: int) -> Chunk:
+        """Return the chunk as one of the next ``frames`` frames."""
+        self._frames, self.held = self._frames + frames, self.held - frames
+        ends = tuple(end for end in self._ends if end.frame < self._frames)
+        self._ends = self._ends[len(ends) :]
+        codes = None
+        if frames and self._codes:
+            known = np.concatenate(self._codes)
+            self._codes, codes = [known[frames:]], known[:frames]
+        return replace(chunk, frames=frames, codes=codes, ends=ends)
+
+
 class ChunkSource(Protocol):
-    """The consumer's side of a queue of chunks; see :class:`~megatalker.engine.chunks.ChunkQueue`."""
+    """The consumer's side of a queue of chunks; see :class:`~megatalker.engine.speech.chunks.ChunkQueue`."""
 
     @property
     def reason(self) -> FinishReason | None: ...

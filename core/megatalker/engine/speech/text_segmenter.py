@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatalker.engine.joints import Joint
-from megatalker.engine.word_times import letters
+from megatalker.engine.speech.joints import Joint
+from megatalker.engine.speech.word_times import letters
 from megatalker.prompt.markup.controls import ControlReader
 from megatalker.prompt.markup.parts import Part
 from megatalker.prompt.markup.prosody import Prosody

@@ -12,8 +12,8 @@ from threading import Condition
 from typing import Protocol
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
-from megatalker.engine.outputs import BackendSwitch, Chunk, FinishReason
-from megatalker.engine.word_times import BegunSegment
+from megatalker.engine.speech.outputs import BackendSwitch, Chunk, FinishReason
+from megatalker.engine.speech.word_times import BegunSegment
 
 SLACK_S = 0.02
 """Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""

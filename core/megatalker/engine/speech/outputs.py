@@ -1,14 +1,14 @@
 """Outputs of the engine: what it hands out and reports: chunks, the facts of one stream, the counters of one engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatalker.checkpoint.config import FRAME_SAMPLES
-from megatalker.errors import IncompleteSpeechError
+from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RATE
+from megatalker.errors import IncompleteSpeechError, InvalidRequestError
 from megatalker.plugins.registry import Kind
 from megatalker.prompt.markup.prosody import PLAIN, Prosody
 
@@ -25,6 +25,7 @@ FinishReason = Literal["eos", "max_frames", "incomplete", "cancelled", "runaway"
 
 
 EndReason = Literal["eos", "short", "runaway"]
+Pcm = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Chunk:
     """Marks of the text that lie in this chunk, which has no frames."""
     prosody: Prosody = PLAIN
     """How markup lets it be spoken. What a stream hands out is spoken like that; between engine and stream
-    (:mod:`megatalker.engine.shaped_chunks`) it is yet to be done, and a chunk without samples says so early."""
+    (:mod:`megatalker.engine.speech.shaped_chunks`) it is yet to be done, and a chunk without samples says so early."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,8 +212,8 @@ class EngineMetrics:
     errors: int
     """Streams that ended with an error."""
     ticks: int
-    """Rounds of the engine's thread in which it had something to do: one launch each, or the first frame of newcomers
-    with all that belongs to it."""
+    """Rounds of the engine's thread in which it had something to do: one launch each, or the first frame of new
+    streams with all that belongs to it."""
     host_s: float
     """Seconds of all ticks outside of backends: the engine's own work, and waiting for other threads."""
     backend_s: float
@@ -273,3 +274,48 @@ def together(engines: Sequence[EngineMetrics]) -> EngineMetrics:
         preparing=next((engine.preparing for engine in engines if engine.preparing), None),
         unprepared=next((engine.unprepared for engine in engines if engine.unprepared), None),
     )
+
+
+class Pieces:
+    """The chunks of a stream, cut; iterate over it once, with ``for`` or ``async for``, instead of over the stream.
+
+    A piece never waits for the chunk after it, since its length divides a frame.
+
+    Raises:
+        InvalidRequestError: ``seconds`` does not divide a frame.
+    """
+
+    def __init__(self, sync: Iterator[Chunk], later: AsyncIterator[Chunk], seconds: float) -> None:
+        """``sync`` and ``later`` are the same stream, for threads and for event loops."""
+        samples = round(seconds * SAMPLE_RATE)
+        if samples < 1 or abs(samples - seconds * SAMPLE_RATE) > 1e-6 or FRAME_SAMPLES % samples:
+            raise InvalidRequestError(
+                f"pieces of {seconds} s were asked for, expected a length that divides a frame of {FRAME_SECONDS} s, "
+                "such as 0.04, 0.02 or 0.01"
+            )
+        self._sync, self._later, self._samples = sync, later, samples
+        self._rest: Pcm = np.empty(0, np.float32)
+
+    def __iter__(self) -> Iterator[Pcm]:
+        """``[seconds * 24000]`` samples each; after pauses of another length silence fills the last."""
+        for chunk in self._sync:
+            yield from self._cut(chunk.pcm)
+        yield from self._last()
+
+    async def __aiter__(self) -> AsyncIterator[Pcm]:
+        """Yield the same pieces to an event loop."""
+        async for chunk in self._later:
+            for piece in self._cut(chunk.pcm):
+                yield piece
+        for piece in self._last():
+            yield piece
+
+    def _cut(self, pcm: Pcm) -> Pcm:
+        """Return ``[pieces, samples]``, and keep what is left."""
+        joined = np.concatenate((self._rest, pcm)) if len(self._rest) else pcm
+        end = len(joined) - len(joined) % self._samples
+        self._rest = joined[end:].copy()
+        return joined[:end].reshape(-1, self._samples)
+
+    def _last(self) -> Pcm:
+        return self._cut(np.zeros(-len(self._rest) % self._samples, np.float32))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import SAMPLE_RATE
-from megatalker.engine.options import SpeechOptions
+from megatalker.engine.speech.options import SpeechOptions
 from megatalker.prompt.cleaning import PARAGRAPH_END
 from megatalker.prompt.markup.controls import without_controls
 from megatalker.voices import Voice

@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, SAMPLE_RATE
-from megatalker.engine.held_frames import HeldFrames
-from megatalker.engine.joints import silence_after, smooth_beginning
-from megatalker.engine.marked_chunks import ChunkSource
-from megatalker.engine.outputs import Chunk, FinishReason
-from megatalker.engine.word_times import SpokenWord
+from megatalker.engine.speech.joints import silence_after, smooth_beginning
+from megatalker.engine.speech.marked_chunks import ChunkSource, HeldFrames
+from megatalker.engine.speech.outputs import Chunk, FinishReason
+from megatalker.engine.speech.word_times import SpokenWord
 from megatalker.prompt.markup.prosody import PLAIN
 
 if TYPE_CHECKING:
-    from megatalker.engine.stretching import PitchKeepingStretch
+    from megatalker.engine.speech.stretching import PitchKeepingStretch
 
 __all__ = ["ShapedChunks", "Timeline"]
 
@@ -207,7 +206,9 @@ class ShapedChunks:
             self._put(chunk, self._shaped(chunk.pcm), chunk.frames, final=chunk.final)
             return
         if self._stretch is None:
-            from megatalker.engine.stretching import PitchKeepingStretch  # the reader of the markup has looked for it
+            from megatalker.engine.speech.stretching import (
+                PitchKeepingStretch,  # the reader of the markup has looked for it
+            )
 
             assert self._timeline is not None, "a chunk has come"
             self._stretch = PitchKeepingStretch(rate)
