@@ -1,6 +1,7 @@
 """Rows for prompts, looked up in the memory-mapped checkpoint and projected on the device."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import InvalidRequestError
 
 _BLOCK = 8
-"""Rows per projection of text that arrives bit by bit; see :meth:`PromptRows.project_split`."""
+"""Rows of each projection of text that arrives bit by bit; see :meth:`PromptRows.project_split`."""
 
 
 class PromptRows:
@@ -33,6 +34,7 @@ class PromptRows:
         self._weight_1, self._bias_1, self._weight_2, self._bias_2 = (
             self._send(checkpoint.tensor(f"{layer}{name}")) for name in ("1.weight", "1.bias", "2.weight", "2.bias")
         )
+        self._used = self._equal_rows()
 
     def text(self, ids: Sequence[int]) -> Tensor:
         """:meth:`embed` and :meth:`project`: ``[n, H]``."""
@@ -77,12 +79,23 @@ class PromptRows:
     def project_split(self, embedded: Tensor) -> Tensor:
         """Project rows like :meth:`project`, but a row's bits depend on its id only, however the text was split.
 
-        Every call to the matrix library has the same shape: a padded block. The rows equal those of :meth:`project` to
-        the last bit wherever the library uses one kernel for both shapes, and to float32 rounding elsewhere.
+        Every call to the matrix library has the same shape: a padded block, of which those rows are used that the
+        library computes alike. The rows equal those of :meth:`project` to the last bit wherever the library uses one
+        kernel for both shapes, and to float32 rounding elsewhere.
         """
-        blocks = -(-len(embedded) // _BLOCK)
-        padded = F.pad(embedded, (0, 0, 0, blocks * _BLOCK - len(embedded)))
-        return self.project(padded, [_BLOCK] * blocks)[: len(embedded)]
+        blocks, used = -(-len(embedded) // self._used), self._used
+        rows = F.pad(embedded, (0, 0, 0, blocks * used - len(embedded))).view(blocks, used, embedded.shape[1])
+        padded = F.pad(rows, (0, 0, 0, _BLOCK - used)).flatten(0, 1)
+        projected = self.project(padded, [_BLOCK] * blocks).view(blocks, _BLOCK, len(self._bias_2))
+        return projected[:, :used].flatten(0, 1)[: len(embedded)]
+
+    def _equal_rows(self) -> int:
+        """Return how many rows of a block, the first included, get the bits of the first: with AVX2, MKL computes six
+        rows by one kernel, and two by another.
+        """
+        row = torch.linspace(-1.0, 1.0, self._weight_1.shape[1], device=self._device).to(self._dtype)
+        first, *others = self.project(row.repeat(_BLOCK, 1))
+        return 1 + sum(1 for _ in takewhile(lambda other: torch.equal(other, first), others))
 
     def codec(self, ids: Sequence[int]) -> Tensor:
         """Rows of the talker's own codec table (codes 0 and the special ids): ``[n, H]``."""
