@@ -156,7 +156,7 @@ class SamplerRows:
 
     On ``mps``, which has no float64, all is computed on the CPU: logits come over, codes go back.
 
-    All methods except :meth:`assign` are tensor operations of static shape: they may be compiled and captured.
+    All methods except :meth:`assign` may be compiled and captured: they are tensor operations of static shape then.
     ``rows`` is always an int64 ``[B]`` tensor of distinct row numbers; results depend on a row's own data only.
     """
 
@@ -286,13 +286,21 @@ def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def _threshold(scaled: Tensor, top_k: Tensor, dropped: Tensor, decay_rows: Tensor) -> Tensor:
     """The smallest value that top-k and top-p keep: float32 ``[B, 1]``."""
+    top_k = top_k.clamp(max=scaled.shape[1])
+    if _may_look(scaled) and bool((dropped < 0).all()):  # no row has a top-p, which is most of the work
+        return scaled.topk(int(top_k.max())).values.gather(1, top_k - 1)
     falling = scaled.sort(dim=-1, descending=True).values
-    kth = falling.gather(1, top_k.clamp(max=scaled.shape[1]) - 1)
+    kth = falling.gather(1, top_k - 1)
     weights = torch.where(falling >= kth, _weights(falling[:, :1] - falling, decay_rows), 0)
     below = weights.sum(-1, keepdim=True) - weights.cumsum(-1) + weights
     total = below[:, :1]
     heavy = below.double() > dropped * total
     return torch.maximum(kth, torch.where(heavy, falling, torch.inf).amin(-1, keepdim=True))
+
+
+def _may_look(tensor: Tensor) -> bool:
+    """Whether values may decide what is computed: on a processor, where nothing is compiled."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _weights(distance: Tensor, decay_rows: Tensor) -> Tensor:
