@@ -4,12 +4,15 @@ import runpy
 import sys
 from importlib.util import find_spec
 
+from megatalker.engine.openmp import let_threads_sleep
+
 NEEDED = ("loguru", "pipecat", "aiortc", "deepgram", "fastapi", "openai", "uvicorn")
 
 
 def run() -> None:
     """Run the agent as the main module, because Pipecat's runner looks for ``bot`` there."""
     require_extra()
+    let_threads_sleep()
     runpy.run_module("megatalker_pipecat.agent", run_name="__main__", alter_sys=True)
 
 

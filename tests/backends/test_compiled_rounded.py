@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from megatalker.checkpoint import Checkpoint
+from megatalker.engine import openmp
 from megatalker.errors import SettingsError
 from megatalker.interfaces import DecodeStep, LoadContext, StreamRequest
 from megatalker.plugins.checked import CheckedTalker
@@ -197,6 +198,28 @@ def test_capabilities_say_how_many_bits_a_weight_has(load: Callable[..., Checked
     }
     assert found["int8"].batch_invariant
     assert not found["int8"].batch
+
+
+@pytest.mark.parametrize(
+    ("threads", "environment", "warned"),
+    [(2, {}, True), (1, {}, False), (2, {"GOMP_SPINCOUNT": "0"}, False), (2, {"OMP_WAIT_POLICY": "passive"}, False)],
+)
+def test_threads_of_torch_that_keep_cores_are_warned_of(
+    load: Callable[..., CheckedTalker],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    threads: int,
+    environment: dict[str, str],
+    warned: bool,
+) -> None:
+    for name in openmp.WAITS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rounding.sys, "platform", "linux")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    load(weights="int8")
+    assert ("set GOMP_SPINCOUNT=1000 before Python starts" in caplog.text) == warned
 
 
 def test_a_warm_up_needs_no_compiler(load: Callable[..., CheckedTalker], monkeypatch: pytest.MonkeyPatch) -> None:

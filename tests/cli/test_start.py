@@ -1,5 +1,7 @@
 """Fast answers: help, version and errors in arguments import nothing heavy."""
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import typer.main
 import megatalker
 from commands import megatalker as command
 from megatalker.cli.main import app
+from megatalker.engine import openmp
 from waiting import HANG_S
 
 HEAVY = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "soundfile", "pydantic_settings", "pluggy")
@@ -49,6 +52,27 @@ def test_answers_without_anything_heavy(arguments: list[str], status: int) -> No
     done, heavy = imported_by("from megatalker.cli.main import run; run()", *arguments)
     assert done.returncode == status, done.stderr
     assert heavy == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch's OpenMP is GNU's there")
+@pytest.mark.parametrize(
+    ("environment", "count"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_idle_threads_of_torch_sleep_soon_unless_they_are_told_otherwise(
+    environment: dict[str, str], count: str | None
+) -> None:
+    """OpenMP says it of itself, once torch is loaded behind the entry point."""
+    code = "from megatalker.cli.main import run\ntry: run()\nfinally: import torch"
+    inherited = {name: value for name, value in os.environ.items() if name not in openmp.WAITS}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        env=inherited | {"OMP_DISPLAY_ENV": "verbose"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    (found,) = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    assert (found == count) if count else (int(found) > 10**6)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 import importlib.util
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import ModelConfig, TransformerShape
+from megatalker.engine.openmp import WAITS
 from megatalker.errors import SettingsError
 from megatalker.plugins.device import dtype_name
 from megatalker_backends.compiled.settings import Weights
@@ -66,6 +69,8 @@ def load_quantised(
     from megatalker_backends.compiled.quantised.runner import QuantisedModel
 
     assert weights is not None
+    if sys.platform == "linux" and torch.get_num_threads() > 1 and not any(name in os.environ for name in WAITS):
+        logger.warning("compiled: slowed by idle threads of torch; set GOMP_SPINCOUNT=1000 before Python starts")
     return QuantisedModel(checkpoint, weights, max_streams=max_streams, max_positions=max_positions)
 
 

@@ -27,6 +27,7 @@ from megatalker.cli.serve import serve
 from megatalker.cli.status import PACKAGES
 from megatalker.cli.verify.command import verify
 from megatalker.cli.voices import voices
+from megatalker.engine.openmp import let_threads_sleep
 from megatalker.errors import MegatalkerError
 
 app = typer.Typer(
@@ -83,6 +84,7 @@ def main(
 
 def run() -> None:
     """Entry point of the ``megatalker`` script."""
+    let_threads_sleep()
     try:
         app()
     except MegatalkerError as error:

@@ -287,7 +287,8 @@ def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 def _threshold(scaled: Tensor, top_k: Tensor, dropped: Tensor, decay_rows: Tensor) -> Tensor:
     """The smallest value that top-k and top-p keep: float32 ``[B, 1]``."""
     top_k = top_k.clamp(max=scaled.shape[1])
-    if _may_look(scaled) and bool((dropped < 0).all()):  # no row has a top-p, which is most of the work
+    static = scaled.device.type != "cpu" or torch.compiler.is_compiling()
+    if not static and bool((dropped < 0).all()):  # no row has a top-p, which is most of the work
         return scaled.topk(int(top_k.max())).values.gather(1, top_k - 1)
     falling = scaled.sort(dim=-1, descending=True).values
     kth = falling.gather(1, top_k - 1)
@@ -296,11 +297,6 @@ def _threshold(scaled: Tensor, top_k: Tensor, dropped: Tensor, decay_rows: Tenso
     total = below[:, :1]
     heavy = below.double() > dropped * total
     return torch.maximum(kth, torch.where(heavy, falling, torch.inf).amin(-1, keepdim=True))
-
-
-def _may_look(tensor: Tensor) -> bool:
-    """Whether values may decide what is computed: on a processor, where nothing is compiled."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _weights(distance: Tensor, decay_rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, Self
 
+from megatalker.engine.openmp import let_threads_sleep
 from megatalker.serving.background import start_thread
 
 END_S = 5.0
@@ -39,11 +40,13 @@ class Child:
     ) -> None:
         self.name = name
         self._lock = threading.Lock()
+        whole = os.environ | (environment or {})
+        let_threads_sleep(whole)
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             pass_fds=pass_fds,
-            env=None if environment is None else os.environ | environment,
+            env=whole,
         )
         self.tell(pickle.dumps(sys.path) + pickle.dumps(start))
         start_thread(lambda: self._watch(on_end), f"megatalker-{name}")
