@@ -131,6 +131,19 @@ def test_torch_equals_numpy(streams: list[tuple[SamplingParams, list[int]]], see
         rows.advance(order, torch.tensor(codes))
 
 
+def test_rows_without_top_p_equal_numpy() -> None:
+    """Where no row of a call has one, its weights are not computed."""
+    streams = [
+        SamplingParams(seed=seed, predictor_top_k=top_k, predictor_temperature=3.0)
+        for top_k in (1, 2, 3, None, 69, 2**31 - 1)
+        for seed in range(20)
+    ]
+    logits = random_logits(len(streams), 70)
+    found = sampler(*streams).choose_rest(torch.arange(len(streams)), logits, 4).tolist()
+    facts = {"codebook": 4, "frame": 0, "history": (), "vocabulary": VOCABULARY}
+    assert found == [choose(row.numpy(), params, **facts) for row, params in zip(logits, streams, strict=True)]
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 256, 3072])
 def test_noise_of_all_codebooks_at_once_equals_numpy(size: int) -> None:
     rows = sampler(SamplingParams(seed=5), SamplingParams(seed=2**64 - 1))
