@@ -47,7 +47,9 @@ def test_other_measurements_stand_behind_it_and_are_not_imported_to_be_listed(tm
     assert "Odd texts at every face of the engine." in done.stdout
 
 
-@pytest.mark.parametrize("name", ["soak", "stream", "compiled", "codec", "endurance", "kernel", "peers", "engine-host"])
+@pytest.mark.parametrize(
+    "name", ["soak", "stream", "compiled", "codec", "endurance", "kernel", "peers", "engine-host", "schedule"]
+)
 def test_a_measurement_answers_for_its_own_options(tmp_path: Path, name: str) -> None:
     done = megatalker("bench", name, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

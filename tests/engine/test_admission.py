@@ -8,13 +8,15 @@ from typing import cast
 from unittest.mock import Mock
 
 import pytest
+from megatalker.engine.utterance_link import LocalLink
 
 from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, plain_codes
 from fake_backend import CAPABILITIES, Behaviour, Fakes
 from megatalker.checkpoint import Checkpoint
+from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
-from megatalker.engine.admission import AdmissionLimits, expected_wait_s, queue_refusal
-from megatalker.engine.costs import Throughput
+from megatalker.engine.admission import LONG_S, AdmissionLimits, expected_wait, queue_refusal
+from megatalker.engine.costs import Costs, Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from waiting import HANG_S, eventually
@@ -173,26 +175,93 @@ def test_an_unread_stream_wants_its_row_back_for_more_than_one_chunk(open_engine
 # ---- waiting
 
 
-def test_the_wait_is_that_for_the_first_row_that_those_before_leave_free(busy_engine: Engine) -> None:
-    seen = Throughput()
-    busy = [busy_engine.speak("x" * length)._link.utterance for length in (100, 200, 300)]
-    assert expected_wait_s(busy, 2, seen) is None, "nothing was seen"
-    seen.observe_work(frames=100, seconds=10.0)
+def limits_of(rows: int, max_waiting: int = 9) -> AdmissionLimits:
+    return AdmissionLimits(rows, rows, max_waiting, max_open=99, max_streams_per_owner=None, max_wait_s=None)
+
+
+def utterance_of(stream: SpeechStream) -> Utterance:
+    return cast("LocalLink", stream._link).utterance
+
+
+def wait_s(opened: list[Utterance], rows: int, seen: Throughput, after_s: float = 0.0) -> float | None:
+    now = max(one.progress.requested_at for one in opened) + after_s
+    return expected_wait(opened, None, limits_of(rows), seen, now).seconds
+
+
+@pytest.fixture
+def seen() -> Throughput:
+    """One frame of all streams takes 0.2 s, however many there are."""
+    return Throughput(Mock(need=lambda streams: 0.2 / FRAME_SECONDS))
+
+
+def test_the_wait_is_that_for_the_first_slot_that_those_before_leave_free(
+    busy_engine: Engine, seen: Throughput
+) -> None:
+    busy = [utterance_of(busy_engine.speak("x" * length)) for length in (100, 200, 300)]
+    assert wait_s(busy, 2, Throughput(Costs())) is None, "nothing was seen"
     busy[0].admitted = busy[1].admitted = True
-    assert expected_wait_s(busy, 4, seen) == 0
-    assert expected_wait_s(busy[:2], 2, seen) == pytest.approx(20.0), "a frame a letter, five frames a second each"
-    assert expected_wait_s(busy, 2, seen) == pytest.approx(40.0), "the third takes the place of the first"
-    seen.observe_work(frames=10_000, seconds=10.0)
-    assert expected_wait_s(busy, 2, seen) < 2, "what was seen long ago counts less"
+    assert wait_s(busy, 4, seen) == 0
+    assert wait_s(busy[:2], 2, seen) == pytest.approx(20.0), "a frame a letter, five frames a second each"
+    assert wait_s(busy, 2, seen) == pytest.approx(40.0), "the third takes the place of the first"
+    seen.observe_work(frames_s=1.0, seconds=2.0)
+    assert wait_s(busy, 2, seen) == pytest.approx(80.0), "half of the time goes to requests that begin"
+    seen.observe_work(frames_s=100.0, seconds=100.0)
+    assert wait_s(busy, 2, seen) == pytest.approx(40.0), "what was seen long ago counts less"
+
+
+def test_where_requests_wait_although_slots_are_free_those_in_use_are_all_there_are(
+    busy_engine: Engine, seen: Throughput
+) -> None:
+    busy = [utterance_of(busy_engine.speak("x" * length)) for length in (100, 200, 300)]
+    busy[0].admitted = True
+    assert wait_s(busy, 3, seen) == pytest.approx(20.0), "the others begin with the next batch"
+    assert wait_s(busy, 3, seen, after_s=2 * LONG_S) == pytest.approx(40.0), "the last in the slot of the first"
+
+
+def test_a_stream_that_stays_near_its_playback_leaves_its_slot_when_the_last_frame_is_made(
+    busy_engine: Engine, seen: Throughput
+) -> None:
+    seen = Throughput(Mock(need=lambda streams: 1e-3))
+    busy = [utterance_of(busy_engine.speak("x" * 100, max_ahead_s=2.0))]
+    busy[0].admitted = True
+    assert wait_s(busy, 1, seen) == pytest.approx(6.0), "8 s of speech, of which 2 s may be made ahead"
+    busy[0].deadline = busy[0].progress.requested_at + 1.5
+    assert wait_s(busy, 1, seen) == pytest.approx(7.5), "1.5 s of the 2 s are made"
+
+
+def test_no_more_than_its_limit_of_frames_is_expected_of_a_request(busy_engine: Engine, seen: Throughput) -> None:
+    busy = [utterance_of(busy_engine.speak("x" * 100, max_frames=10))]
+    busy[0].admitted = True
+    assert wait_s(busy, 1, seen) == pytest.approx(2.0)
+
+
+def test_where_text_may_still_come_the_refusal_says_that_the_wait_may_be_longer(
+    busy_engine: Engine, seen: Throughput
+) -> None:
+    known, open_ended = (utterance_of(busy_engine.speak(text)) for text in ("x" * 100, None))
+    open_ended.text.feed("Hello there, how are you? I am")
+    open_ended.idle_since = None
+    known.admitted = open_ended.admitted = True
+    for busy, when in (
+        (known, r"in about 20 s,"),
+        (open_ended, r"in 6 s or later, as text may still come for others,"),
+    ):
+        new = utterance_of(busy_engine.speak(TEXT))
+        refused = queue_refusal([busy], new, limits_of(1, max_waiting=0), seen, new.progress.requested_at)
+        with pytest.raises(
+            CapacityError, match=rf"1 streams run and 0 wait already; try again {when} raise the setting"
+        ):
+            raise cast("CapacityError", refused)
 
 
 class AdmittedOnceSeen:
     """A request that the worker admits while a caller's thread looks at it."""
 
-    owner, idle_since, deadline = "", None, 0.0
+    owner, idle_since = "", None
 
     def __init__(self) -> None:
         self._looks = itertools.count()
+        self.progress = Mock(requested_at=0.0)
 
     @property
     def admitted(self) -> bool:
@@ -201,10 +270,18 @@ class AdmittedOnceSeen:
 
 def test_one_that_is_admitted_while_the_queue_is_counted_is_in_it() -> None:
     opened = cast("list[Utterance]", [AdmittedOnceSeen(), AdmittedOnceSeen()])
-    limits = AdmissionLimits(rows=1, slots=1, max_waiting=1, max_open=9, max_streams_per_owner=None, max_wait_s=None)
-    new = Mock(owner="", left_s=lambda frames_a_character: 1.0)
-    new.progress.requested_at = 0.0
-    assert isinstance(queue_refusal(opened, new, limits, Throughput()), CapacityError)
+    error = queue_refusal(opened, Mock(owner=""), limits_of(1, max_waiting=1), Throughput(Costs()), 0.0)
+    assert isinstance(error, CapacityError)
+
+
+def test_nobody_is_refused_where_more_run_than_can_be_sustained_and_nobody_waits(busy_engine: Engine) -> None:
+    """A host that has become slower carries fewer than it has let in."""
+    busy = [utterance_of(busy_engine.speak(TEXT)) for _ in range(3)]
+    for one in busy:
+        one.admitted = True
+    new = utterance_of(busy_engine.speak(TEXT))
+    assert queue_refusal(busy, new, limits_of(1, max_waiting=1), Throughput(Costs()), 0.0) is None
+    assert queue_refusal([*busy, new], Mock(owner=""), limits_of(1, max_waiting=1), Throughput(Costs()), 0.0)
 
 
 def test_audio_in_hand_makes_no_slot(open_engine: Opener) -> None:
@@ -269,7 +346,7 @@ def test_a_wait_that_is_too_long_is_foreseen(open_engine: Opener) -> None:
         with pytest.raises(CapacityError, match=r"would have to wait \d+ s for its turn, longer than 60 s") as raised:
             engine.speak(TEXT)
         assert raised.value.retry_after_s is not None
-        assert raised.value.retry_after_s > 1
+        assert raised.value.retry_after_s > 60, "not when it would have to wait for 60 s only"
 
 
 def test_a_full_queue_tells_when_to_come_again(open_engine: Opener) -> None:

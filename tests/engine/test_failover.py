@@ -224,14 +224,14 @@ def test_a_replay_that_goes_wrong_is_a_fault(
     assert engine.metrics().codec == "third"
 
 
+@pytest.mark.usefixtures("unrehearsed")
 def test_text_that_arrives_during_and_after_a_failure_is_spoken(
     open_engine: Opener, undisturbed: Callable[..., list[Outcome]]
 ) -> None:
     hang = Hang(2)
     engine = open_engine(two_talkers(on_decode=hang), step_deadline_s=DEADLINE_S)
     engine.warmup()
-    stream = engine.speak(None, seed=SEEDS[0], return_codes=True)
-    words = TEXT.split(" ")
+    stream, words = engine.speak(None, seed=SEEDS[0], return_codes=True), TEXT.split(" ")
     for word in words[:4]:
         stream.feed(word + " ")
     chunks = [next(stream)]

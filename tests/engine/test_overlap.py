@@ -168,6 +168,7 @@ def test_audio_does_not_wait_for_the_successor_of_a_talker_that_fails(
     np.testing.assert_array_equal([chunk.codes for chunk in chunks], codes_alone(tiny_custom_voice))
 
 
+@pytest.mark.usefixtures("unrehearsed")
 @pytest.mark.parametrize(("hanging", "kind"), [("hear 1", "codec"), ("begin 2", "talker")])
 def test_what_is_under_way_survives_the_other_backend_that_hangs(
     tiny_custom_voice: Checkpoint, diary: Diary, monkeypatch: pytest.MonkeyPatch, hanging: str, kind: str

@@ -214,7 +214,7 @@ def test_none_begins_beyond_what_can_be_sustained_but_one_always_may() -> None:
         launch = pick(replace(resting, running=most - left), NOW)
         assert isinstance(launch, PrefillLaunch)
         assert launch.streams == begin, "half of the room that is left"
-    assert pick(view(waiting=999), NOW) == PrefillLaunch(known().most_rows, most), "nor all at once"
+    assert pick(view(waiting=999), NOW) == PrefillLaunch(known().most_rows, most / 2), "nor all at once"
     assert isinstance(pick(replace(resting, owed=True), NOW), PrefillLaunch), "an owner gets its share"
     slow = pick(view(waiting=9, costs=known(speed=0.01)), NOW)
     assert isinstance(slow, PrefillLaunch)

@@ -49,6 +49,7 @@ def test_speech_ends_with_an_error_when_the_worker_fails(
             engine.speak("Hello there.")
 
 
+@pytest.mark.usefixtures("unrehearsed")
 @pytest.mark.parametrize("step", ["_new_worker", "_replace_hung_worker"])
 def test_a_watchdog_that_fails_ends_the_engine(
     tiny_custom_voice: Checkpoint, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

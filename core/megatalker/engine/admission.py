@@ -21,14 +21,18 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.engine.costs import Throughput
-from megatalker.engine.scheduler import ENOUGH_S, FULL_MARGIN_S
+from megatalker.engine.costs import Costs, Throughput
+from megatalker.engine.scheduler import ENOUGH_S
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from megatalker.settings import Settings
 
 AN_EXCHANGE = 2
 """Rows that an owner has fewer than another one where it gets one of that one's: less would turn the two round."""
+LEAST_WAIT_S = 1.0
+"""Nobody is told to come again sooner: ``Retry-After`` has whole seconds."""
+LONG_S = 0.5
+"""A request that has waited this long waits for a stream to end, not for the prefill batch before its own."""
 MOST_OWNERS = 1024
 """Owners that are remembered."""
 
@@ -39,7 +43,7 @@ class AdmissionLimits:
 
     rows: int
     slots: int
-    """Streams that the backend holds, at least ``rows``."""
+    """How many can, by what fewer of them cost: nobody is refused for that, but told how long it may wait."""
     max_waiting: int
     max_open: int
     max_streams_per_owner: int | None
@@ -48,17 +52,18 @@ class AdmissionLimits:
     """Advice for a caller who wants a slot sooner."""
 
     @classmethod
-    def of(cls, settings: Settings, rows: int | None, sustainable: float) -> "AdmissionLimits":
-        """Return what the settings, the ``rows`` of the backend, and the streams that can be sustained allow."""
+    def of(cls, settings: Settings, rows: int | None, costs: Costs) -> "AdmissionLimits":
+        """Return what the settings, the ``rows`` of the backend, and the costs of launches allow."""
         most = settings.max_streams if rows is None else min(settings.max_streams, rows)
         limits = settings.max_waiting, settings.max_open, settings.max_streams_per_owner, settings.max_wait_s
-        if sustainable < most:
-            return cls(int(sustainable), most, *limits, "use a faster machine, or more of them")
-        return cls(most, most, *limits)
+        slots = int(min(most, costs.sustainable_streams))
+        if costs.proven_streams < most:
+            return cls(slots, slots, *limits, "use a faster machine, or more of them")
+        return cls(most, slots, *limits)
 
 
 def refusal(
-    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
+    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput, now: float
 ) -> CapacityError | None:
     """Return why ``new`` is not let in while those are open; ``None``: it is."""
     if limits.max_streams_per_owner is not None:
@@ -69,7 +74,7 @@ def refusal(
             )
     if len(opened) >= limits.max_open:
         return CapacityError(f"{len(opened)} streams are open already; end one, or raise the setting max_open")
-    return None if new.idle_since is not None else queue_refusal(opened, new, limits, throughput)
+    return None if new.idle_since is not None else queue_refusal(opened, new, limits, throughput, now)
 
 
 def gives_place(opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits) -> Utterance | None:
@@ -105,92 +110,115 @@ def gave_place(limits: AdmissionLimits) -> CapacityError:
 
 
 def queue_refusal(
-    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
+    opened: Collection[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput, now: float
 ) -> CapacityError | None:
     """Return why ``new`` may not have work while those are open; ``None``: it may."""
     if len(opened) < limits.rows:  # it gets a slot at once
         return None
-    before = _before(opened, new, limits, throughput)
-    wait_s = expected_wait_s(before, limits.rows, throughput)
-    if len(before) >= limits.rows + limits.max_waiting:
-        return CapacityError(
-            f"{limits.rows} streams run and {len(before) - limits.rows} wait already; try again {_when(wait_s)}, "
-            f"raise the setting max_waiting, or {limits.remedy}",
-            retry_after_s=wait_s,
-        )
+    wait = expected_wait(opened, new, limits, throughput, now)
+    if wait.before >= limits.rows and wait.queued >= limits.max_waiting:
+        run = wait.before - wait.queued
+        return wait.refusal(f"{run} streams run and {wait.queued} wait already", "max_waiting", limits)
+    wait_s = wait.seconds if limits.slots == limits.rows else None
     if limits.max_wait_s is not None and wait_s is not None and wait_s > limits.max_wait_s:
-        later_s = wait_s - limits.max_wait_s
-        return CapacityError(
-            f"a stream would have to wait {wait_s:.0f} s for its turn, longer than {limits.max_wait_s:g} s; try again "
-            f"{_when(later_s)}, raise the setting max_wait_s, or {limits.remedy}",
-            retry_after_s=later_s,
-        )
+        reason = f"a stream would have to wait {wait_s:.0f} s for its turn, longer than {limits.max_wait_s:g} s"
+        return wait.refusal(reason, "max_wait_s", limits)
     return None
 
 
 def waited_too_long(
-    opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
+    opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput, now: float
 ) -> CapacityError:
     """Return the end of ``new``, which waited longer for its first slot than ``max_wait_s``."""
-    wait_s = expected_wait_s(_before(opened, new, limits, throughput), limits.rows, throughput)
-    return CapacityError(
-        f"no stream was free for {limits.max_wait_s:g} s; try again {_when(wait_s)}, "
-        f"raise the setting max_wait_s, or {limits.remedy}",
-        retry_after_s=wait_s,
-    )
+    wait = expected_wait(opened, new, limits, throughput, now)
+    return wait.refusal(f"no stream was free for {limits.max_wait_s:g} s", "max_wait_s", limits)
 
 
-def expected_wait_s(busy: Iterable[Utterance], rows: int, throughput: Throughput) -> float | None:
-    """When one that came now would get a row, where all that are ``busy`` come first: the streams that run share the
-    frames that the engine was seen to make a second. ``None`` while nothing was seen.
+class ExpectedWait(NamedTuple):
+    """The wait of a request that comes now for its slot: the one estimate that callers, servers and routes are told."""
+
+    seconds: float | None
+    """``None`` while launches have no known cost."""
+    before: int
+    """Streams that run, and requests that are served before it."""
+    queued: int
+    """Those of them that wait, and find no free slot."""
+    at_least: bool
+    """Text may still come for one of them: then it takes longer."""
+
+    def refusal(self, reason: str, setting: str, limits: AdmissionLimits) -> CapacityError:
+        """Return the error that says when to come again: once all who come before have had their slots."""
+        if self.seconds is None:
+            return CapacityError(
+                f"{reason}; try again when one has ended, raise the setting {setting}, or {limits.remedy}"
+            )
+        after_s = max(LEAST_WAIT_S, self.seconds)
+        when = (
+            f"in {after_s:.0f} s or later, as text may still come for others"
+            if self.at_least
+            else f"in about {after_s:.0f} s"
+        )
+        return CapacityError(
+            f"{reason}; try again {when}, raise the setting {setting}, or {limits.remedy}", retry_after_s=after_s
+        )
+
+
+def expected_wait(
+    opened: Iterable[Utterance], new: Utterance | None, limits: AdmissionLimits, throughput: Throughput, now: float
+) -> ExpectedWait:
+    """Return how long ``new``, or any request, waits where those are open and nobody else comes.
+
+    Slots become free as the streams in them end. Each makes frames at the pace that the costs of launches allow, and no
+    faster than it is played, where it may not get far ahead. Where requests wait although slots are free, as the
+    streams that run have too little audio in hand for another one, no more slots are counted than are in use.
     """
-    if not throughput.frames_a_second:
-        return None
-    everybody = sorted(busy, key=lambda one: not one.admitted)
-    if len(everybody) < rows:
-        return 0.0
-    durations = [_seconds_left(one, throughput.frames_a_second / rows, throughput) for one in everybody]
-    free_at = durations[:rows]
+    running, waiting = _before(opened, new)
+    before, slots = running + waiting, limits.slots
+    queued = min(len(waiting), max(0, len(before) - limits.rows))
+    tells = ExpectedWait(0.0, len(before), queued, at_least=False)
+    if any(now - one.progress.requested_at > LONG_S for one in waiting):
+        slots = min(slots, max(math.ceil(slots / 2), len(running)))
+    if len(before) < slots:
+        return tells
+    round_s = throughput.round_s(slots)
+    if not round_s:
+        return tells._replace(seconds=None)
+    durations = [_seconds_left(one, round_s, throughput, now) for one in before]
+    free_at = durations[:slots]
     heapq.heapify(free_at)
-    for seconds in durations[rows:]:
+    for seconds in durations[slots:]:
         heapq.heapreplace(free_at, free_at[0] + seconds)
-    return free_at[0]
+    return tells._replace(seconds=free_at[0], at_least=not all(one.text.finished for one in before))
 
 
-def _before(
-    opened: Iterable[Utterance], new: Utterance, limits: AdmissionLimits, throughput: Throughput
-) -> list[Utterance]:
-    """Return those with work that come before ``new``: all that run, but none if it gets another owner's slot at once,
-    and where a slot is free none with more audio in hand than its speech lasts; and of those that wait all of its own
-    owner's, and as many of each other owner's as are served before it.
+def _before(opened: Iterable[Utterance], new: Utterance | None) -> tuple[list[Utterance], list[Utterance]]:
+    """Return those with work that come before ``new``: all that run, but none if it gets another owner's slot at once;
+    and of those that wait all of its own owner's, and as many of each other owner's as are served before it.
     """
-    running, waiting, owner = list[Utterance](), list[Utterance](), new.owner
+    running, waiting = list[Utterance](), list[Utterance]()
     for one in opened:
         if one is not new and one.idle_since is None:
             (running if one.admitted else waiting).append(one)  # looked at once: the worker may admit it meanwhile
-    if len(running) < limits.slots:
-        enough_at = new.progress.requested_at + new.left_s(throughput.frames_a_character) + FULL_MARGIN_S
-        running = [one for one in running if one.deadline < enough_at]
-    turns = 1 + sum(one.owner == owner for one in waiting)
-    own = turns - 1 + sum(one.owner == owner for one in running)
+    if new is None:
+        return running, waiting
+    turns = 1 + sum(one.owner == new.owner for one in waiting)
+    own = turns - 1 + sum(one.owner == new.owner for one in running)
     if max(Counter(one.owner for one in running).values(), default=0) >= own + AN_EXCHANGE:
-        return []
-    taken: Counter[str] = Counter()
+        return [], []
+    taken, first = Counter[str](), list[Utterance]()
     for one in waiting:
         taken[one.owner] += 1
         if taken[one.owner] <= turns:
-            running.append(one)
-    return running
+            first.append(one)
+    return running, first
 
 
-def _seconds_left(one: Utterance, frames_a_second: float, throughput: Throughput) -> float:
-    paced = one.request.max_ahead_s is not None  # it is not made faster than it is played
-    pace = min(frames_a_second, 1 / FRAME_SECONDS) if paced else frames_a_second
-    return one.frames_left(throughput.frames_a_character) / pace
-
-
-def _when(seconds: float | None) -> str:
-    return "when one has ended" if seconds is None else f"in about {max(1.0, seconds):.0f} s"
+def _seconds_left(one: Utterance, round_s: float, throughput: Throughput, now: float) -> float:
+    frames, ahead_s = one.frames_left(throughput.frames_a_character), one.request.max_ahead_s
+    if ahead_s is None:
+        return frames * round_s
+    in_hand_s = max(0.0, one.deadline - now)
+    return max(frames * round_s, frames * FRAME_SECONDS - max(0.0, ahead_s - in_hand_s))
 
 
 def serve(served: dict[str, int], owner: str) -> None:

@@ -115,7 +115,8 @@ class CommandQueue:
 
     def _make_room(self, utterance: Utterance, limits: AdmissionLimits, throughput: Throughput) -> None:
         leaver = gives_place(self._opened, utterance, limits)
-        refused = refusal(self._opened - {leaver}, utterance, limits, throughput)
+        now = utterance.progress.requested_at
+        refused = refusal(self._opened - {leaver}, utterance, limits, throughput, now)
         if refused is not None:
             raise refused
         if leaver is not None:

@@ -52,7 +52,7 @@ MOST_UNEVEN = 1.25
 MOST_STREAMS = 4096
 """No more streams are looked for; the setting ``max_streams`` allows as many."""
 MEMORY_S = 2.0
-"""Seconds of work after which an observation counts half in :attr:`Throughput.frames_a_second`."""
+"""Seconds of work after which an observation counts half in :meth:`Throughput.round_s`."""
 SMOOTHING = 0.3
 """Weight of the newest text in :attr:`Throughput.frames_a_character`."""
 
@@ -233,24 +233,27 @@ def _earned(balance_s: float, seconds: float, share: float) -> float:
 class Throughput:
     """Speed of the engine as it was observed."""
 
+    costs: Costs
     frames_a_character: float = 1.0
     """Frames of texts that were spoken to their end; at first about those of English."""
-    _frames: float = 0.0
+    _frames_s: float = 0.0
     _seconds: float = 0.0
 
-    def observe_work(self, frames: int, seconds: float) -> None:
-        """The engine worked for these seconds and made these frames."""
+    def observe_work(self, frames_s: float, seconds: float) -> None:
+        """The engine worked for these seconds, of which the frames that it made should have taken ``frames_s``."""
         keep = 0.5 ** (seconds / MEMORY_S)
-        self._frames, self._seconds = keep * self._frames + frames, keep * self._seconds + seconds
+        self._frames_s, self._seconds = keep * self._frames_s + frames_s, keep * self._seconds + seconds
 
     def observe_end(self, frames: int, characters: int) -> None:
         """A text has been spoken to its end."""
         self.frames_a_character += SMOOTHING * (frames / characters - self.frames_a_character)
 
-    @property
-    def frames_a_second(self) -> float:
-        """0 while nothing was made."""
-        return self._frames / self._seconds if self._seconds else 0.0
+    def round_s(self, streams: int) -> float:
+        """Return how long a frame of each stream takes while requests go on beginning: the rest of the time is theirs.
+        0 while that is unknown.
+        """
+        share = self._frames_s / self._seconds if self._frames_s else 1.0
+        return FRAME_SECONDS * self.costs.need(streams) / share
 
 
 class RunningClock:

@@ -62,6 +62,8 @@ class Dispatcher:
         self._rest_until = math.inf
         self._codec_s = 0.0
         """Seconds spent on codec steps that were not handed out yet."""
+        self.frame_s = 0.0
+        """Seconds that a frame of one running stream takes, with its audio, by the costs of launches."""
         self._busy_since: float | None = None
         """When the launch before was done, if the engine has not rested since."""
 
@@ -76,6 +78,7 @@ class Dispatcher:
             did |= self.codec.restore_states()
         now = state.clock()
         view = self._view()
+        self.frame_s = FRAME_SECONDS * state.costs.need(view.running) / max(1, view.running)
         launch = pick(view, now)
         if isinstance(launch, PrefillLaunch):
             if self._prefill(launch, view):

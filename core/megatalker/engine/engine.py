@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from megatalker.checkpoint import Checkpoint
-from megatalker.engine.admission import AdmissionLimits, expected_wait_s
+from megatalker.engine.admission import AdmissionLimits, expected_wait
 from megatalker.engine.aligned_words import open_paces
 from megatalker.engine.backend_role import codec_role, talker_role
 from megatalker.engine.commands import Command, CommandQueue, Lend, LocalLink, Wake, Warmup
@@ -128,7 +128,8 @@ class Engine:
         Raises:
             InvalidRequestError: something about the request can never work; the message says what would.
             CapacityError: too many streams are open or wait already, or this one would have to wait too long;
-                ``retry_after_s`` tells when to try again. The stream raises it where it waited in vain.
+                ``retry_after_s`` tells when all that come before have been served. The stream raises it where it waited
+                in vain.
             BackendFaultError: every backend has failed.
             EngineClosedError: the engine was closed.
             UnsupportedError: this is a forked child of the process that opened the engine; or the backend is greedy
@@ -274,9 +275,9 @@ class Engine:
     @property
     def expected_wait_s(self) -> float | None:
         """How long a request that comes now waits for a slot; ``None`` while that is unknown."""
-        rows = self._admission.rows
-        busy = [one for one in self._commands.unfinished() if one.idle_since is None]
-        return 0.0 if len(busy) < rows else expected_wait_s(busy, rows, self._state.throughput)
+        return expected_wait(
+            self._commands.unfinished(), None, self._admission, self._state.throughput, self._state.clock()
+        ).seconds
 
     @property
     def backend(self) -> str:
@@ -316,7 +317,7 @@ class Engine:
     @property
     def _admission(self) -> AdmissionLimits:
         state = self._state
-        return AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs.proven_streams)
+        return AdmissionLimits.of(self.settings, state.talker.instance.max_streams, state.costs)
 
     def _require_serving(self) -> None:
         require_process(self._process)

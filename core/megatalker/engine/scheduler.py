@@ -34,8 +34,8 @@ MARGIN_S = 0.035
 FULL_MARGIN_S = 0.2
 """The same on an engine that is nearly full: only if streams have this much in hand, there is time left for more."""
 GROWTH = 0.5
-"""Share of the streams that can still be sustained that begin in one batch while others play: first chunks cost more,
-and the next batch knows what these did."""
+"""Share of the streams that can still be sustained that begin in one batch: first chunks cost more, and the next batch
+knows what these did."""
 LONG_PREFILL_S = 0.03
 """The longest prefill batch while streams are playing: the longer it is, the worse it is predicted."""
 FORCED_PREFILL_S = 0.02
@@ -223,11 +223,11 @@ def _prefill(view: View[StreamT], now: float, *, idle: bool = False) -> PrefillL
     sustainable = costs.sustainable_streams - view.running
     if view.owed or not view.batched:
         return PrefillLaunch(costs.most_rows, sustainable, owed=True)
+    lost_s, part = 0.0, max(1.0, GROWTH * sustainable)
     if not view.held:
-        return PrefillLaunch(costs.most_rows, sustainable)
-    lost_s = 0.0
+        return PrefillLaunch(costs.most_rows, part)
     if sustainable >= 1:
-        sustainable = max(1.0, GROWTH * sustainable)
+        sustainable = part
     else:  # short speech may use what others have in hand
         sustainable, lost_s = 1, (costs.need(view.running + 1) - SUSTAINABLE) * view.next_s
     spare, floor = idle or budget.spare_s > 0, idle or budget.floor_s > 0

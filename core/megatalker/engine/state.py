@@ -75,8 +75,8 @@ class WorkerState:
     talker_work: TalkerWork = field(default_factory=TalkerWork)
     served: dict[str, int] = field(default_factory=dict)
     """Owners by when each got a row last."""
-    throughput: Throughput = field(default_factory=Throughput)
     costs: Costs = field(default_factory=Costs)
+    throughput: Throughput = field(init=False)
     budget: Budget = field(default_factory=Budget)
     counters: Counters = field(default_factory=Counters)
     opened: "Future[None]" = field(default_factory=Future)
@@ -87,6 +87,9 @@ class WorkerState:
     """Callers that wait for the backends themselves."""
     failure: MegatalkerError | None = None
     """No backend is left: every request fails with this."""
+
+    def __post_init__(self) -> None:
+        self.throughput = Throughput(self.costs)
 
     def update_all(self) -> None:
         """Bring what the scheduler sees of all utterances up to date."""

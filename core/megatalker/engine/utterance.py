@@ -149,7 +149,8 @@ class Utterance(Stream):
 
     def frames_left(self, frames_a_character: float) -> float:
         """Return about how many frames the text that has come still takes, at least one."""
-        return max(1.0, self.text.characters * frames_a_character - len(self.frames))
+        frames = min(self.text.characters * frames_a_character, self.request.max_frames)
+        return max(1.0, frames - len(self.frames))
 
     def left_s(self, frames_a_character: float) -> float:
         """Return about how many seconds of speech are still to be made; infinite while text may come."""

@@ -36,7 +36,7 @@ class WaitingRequests:
         """Its first text has come: it has a place in the queue from now on, or ends where there is none."""
         state = self._state
         others = [one for one in state.utterances if one is not utterance]
-        error = queue_refusal(others, utterance, self._limits, state.throughput)
+        error = queue_refusal(others, utterance, self._limits, state.throughput, state.clock())
         if error is not None:
             utterance.end("error", error)
 
@@ -76,7 +76,7 @@ class WaitingRequests:
         for utterance in new:
             if now > self._patience_ends(utterance) and id(utterance) not in taken and utterance.ending is None:
                 state = self._state
-                error = waited_too_long(state.utterances, utterance, self._limits, state.throughput)
+                error = waited_too_long(state.utterances, utterance, self._limits, state.throughput, now)
                 utterance.end("error", error)
 
     def rows_change_at(self, new: Sequence[Utterance]) -> float:
@@ -124,7 +124,7 @@ class WaitingRequests:
 
     @property
     def _limits(self) -> AdmissionLimits:
-        return AdmissionLimits.of(self._settings, self._most_rows, self._state.costs.proven_streams)
+        return AdmissionLimits.of(self._settings, self._most_rows, self._state.costs)
 
     @property
     def _most_rows(self) -> int:

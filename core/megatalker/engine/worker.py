@@ -16,6 +16,7 @@ from megatalker.engine.endings import end_everything, finish, refuse_waiting, re
 from megatalker.engine.failover import fill, not_warmed_up, replace
 from megatalker.engine.guarded_calls import CallRegister, Fault, GuardedCalls, Superseded
 from megatalker.engine.preparation import go_on
+from megatalker.engine.rehearsal import Rehearsal
 from megatalker.engine.scheduler import StreamStatus
 from megatalker.engine.state import WorkerState
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, MegatalkerError, describe_error
@@ -50,6 +51,7 @@ class Worker(threading.Thread):
         self._dispatcher = Dispatcher(state, self._calls, own.builder, own.settings, self._obey_commands)
         self.orphans: list[LoadedBackend[Any]] = []
         """Backends to close when a call returns after this worker was abandoned."""
+        self._max_streams = own.settings.max_streams
         self._done = self._woken = False
         self._failures = 0
 
@@ -106,7 +108,9 @@ class Worker(threading.Thread):
             counters.host_s += clock() - began - backend_s
             if self._dispatcher.is_warm:
                 seconds = clock() - began - (self._calls.paused_s - paused_s)
-                self._state.throughput.observe_work(counters.frames - frames, max(0.0, seconds))
+                self._state.throughput.observe_work(
+                    (counters.frames - frames) * self._dispatcher.frame_s, max(0.0, seconds)
+                )
         return did
 
     def _tick(self) -> bool:
@@ -198,6 +202,8 @@ class Worker(threading.Thread):
             self._calls.warmup(state.talker)
             self._calls.warmup(state.codec)
             self._calls.device("prompts", self._builder.warmup)
+            row, release = self._builder.end_row, self._dispatcher.talker.release
+            Rehearsal(state, self._calls, row, release).run(self._max_streams)
             if state.talker.loaded is not None:
                 state.talker.loaded.prepare_at = 0.0
         except Fault as fault:
