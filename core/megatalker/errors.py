@@ -73,7 +73,7 @@ class CapacityError(MegatalkerError):
     def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        """Seconds until all requests before it should have been served, where that is known; others may come meanwhile."""
+        """Seconds until all requests before it should be served, where that is known; others may come meanwhile."""
 
 
 class IncompleteSpeechError(MegatalkerError):
