@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 
-MOST_SHARE = 0.95
-"""Share of the time that prefill gets while streams need hardly anything."""
 LEAST_SHARE = 0.05
-"""Share of the time that prefill gets where streams need all of it."""
+"""Share of the time that prefill gets where streams need all of it, and that they get where they need hardly any."""
 MOST_DEBT_S = 0.01
 """The most that is owed after a prefill batch: when many requests come at once, the next batch should not wait long."""
 MOST_FORCED_DEBT_S = 0.1
@@ -38,7 +36,7 @@ MOST_PREFILL_S = 0.06
 UNBATCHED_STREAMS = 2
 """Streams of a decode step of a backend that takes them one after another."""
 NEWEST = 0.2
-"""Weight of the newest launch in what is expected of one of its size."""
+"""Weight of the newest observation: of a launch in what its size costs, of a text in :class:`Throughput`."""
 MOST_SURPRISE = 4.0
 """A launch that takes longer than this many times the prediction counts as that: another process had the device."""
 FORGET_LAUNCHES = 1000
@@ -53,8 +51,6 @@ MOST_STREAMS = 4096
 """No more streams are looked for; the setting ``max_streams`` allows as many."""
 MEMORY_S = 2.0
 """Seconds of work after which an observation counts half in :meth:`Throughput.round_s`."""
-SMOOTHING = 0.3
-"""Weight of the newest text in :attr:`Throughput.frames_a_character`."""
 
 
 @dataclass(slots=True)
@@ -214,7 +210,7 @@ class Budget:
     def earn(self, seconds: float, need: float) -> None:
         """Earn from time in which streams that ``need`` this share of it were served."""
         granted = need * (1 + need**2)  # the fuller a device, the more slowly it catches up
-        self.spare_s = _earned(self.spare_s, seconds, min(MOST_SHARE, max(LEAST_SHARE, 1 - granted)))
+        self.spare_s = _earned(self.spare_s, seconds, min(1 - LEAST_SHARE, max(LEAST_SHARE, 1 - granted)))
         self.floor_s = _earned(self.floor_s, seconds, LEAST_SHARE)
 
     def spend(self, seconds: float, *, others_waited: bool) -> None:
@@ -246,7 +242,7 @@ class Throughput:
 
     def observe_end(self, frames: int, characters: int) -> None:
         """A text has been spoken to its end."""
-        self.frames_a_character += SMOOTHING * (frames / characters - self.frames_a_character)
+        self.frames_a_character += NEWEST * (frames / characters - self.frames_a_character)
 
     def round_s(self, streams: int) -> float:
         """Return how long a frame of each stream takes while requests go on beginning: the rest of the time is theirs.

@@ -18,6 +18,8 @@ ENOUGH_NEED = 0.5
 """Where a frame of the streams takes this share of its duration, twice as many are as many as can be sustained."""
 PROMPT_ROWS = 24
 """Rows of the prompt of a short sentence."""
+FRAMES = 2
+"""Frames of each stream: the first counts as part of the prefill."""
 
 
 class Rehearsal:
@@ -42,9 +44,9 @@ class Rehearsal:
             streams *= 2
 
     def _launch(self, streams: int) -> bool:
-        """Make two frames of this many streams; returns whether the backends took them all."""
+        """Make :data:`FRAMES` of this many streams; returns whether the backends took them all."""
         state, began_at = self._state, self._now()
-        sampling = SamplingParams(do_sample=False, predictor_do_sample=False)
+        sampling = SamplingParams(do_sample=False, predictor_do_sample=False, min_new_tokens=FRAMES)
         prompts = [StreamRequest(self._row.repeat(PROMPT_ROWS, 1), sampling)] * streams
         handles: Sequence[StreamHandle] = ()
         try:
