@@ -8,7 +8,6 @@ from typing import cast
 from unittest.mock import Mock
 
 import pytest
-from megatalker.engine.utterance_link import LocalLink
 
 from engine_stage import TEXT, Opener, codes_of, fakes_with, order_of_prompts, plain_codes
 from fake_backend import CAPABILITIES, Behaviour, Fakes
@@ -16,6 +15,7 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.admission import LONG_S, AdmissionLimits, expected_wait, queue_refusal
+from megatalker.engine.commands import LocalLink
 from megatalker.engine.costs import Costs, Throughput
 from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
