@@ -13,6 +13,7 @@ from late_audio import SlowDownload
 from megatalker.checkpoint import Checkpoint
 from megatalker.cli.status import PACKAGES
 from megatalker.engine.interpreter import spare_what_is_loaded
+from megatalker.engine.rehearsal import Rehearsal
 from megatalker.testing.random_checkpoint import write_checkpoint
 from megatalker.testing.recipe import TINY, TINY_1B7, CheckpointRecipe
 
@@ -55,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Full garbage collections, of which tests ask for many, need not look at all that was imported."""
     spare_what_is_loaded()
+
+
+@pytest.fixture
+def unrehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first calls of a backend are the first stream's."""
+    monkeypatch.setattr(Rehearsal, "run", lambda rehearsal, max_streams: None)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from launches import Launches
 from megatalker.checkpoint import Checkpoint
 from megatalker.engine import Engine
 from megatalker.engine.costs import Cost
-from megatalker.engine.rehearsal import Rehearsal
 from megatalker.engine.state import WorkerState
 from megatalker.interfaces import CodecState, DecodeStep, Frame, StreamHandle, StreamRequest
 from megatalker.settings import Settings
@@ -50,12 +49,6 @@ def busy_engine(open_engine: Opener) -> Iterator[Engine]:
     engine = open_engine()
     with engine.borrow_backends():
         yield engine
-
-
-@pytest.fixture
-def unrehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of backends are counted from the first stream's on."""
-    monkeypatch.setattr(Rehearsal, "run", lambda rehearsal, max_streams: None)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """Prompts against the arguments that the official generate() hands its talker, bit for bit."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +19,6 @@ from megatalker.voices import Voice
 from megatalker_conformance.official_prompts import OfficialPrompts, same_prompt
 from megatalker_conformance.one_prompt import OnePromptBuilder
 from prompt_helpers import REFERENCE_TEXT, builder, cloned, ids_needed, plain_speaker
-from waiting import PROCESS_S
 
 TEXTS = ("Hi", "Hello there", "Hello there, how are you on this fine and rather long day?", "你好,世界。")
 LAYOUTS: tuple[Layout, ...] = ("interleaved", "upfront")
@@ -222,20 +218,6 @@ def test_rows_do_not_depend_on_how_the_text_is_split(demo: Checkpoint) -> None:
     for size in (1, 2, 3, 7, 8, 9, 30):
         parts = [prompts.text_rows(ids[start : start + size]) for start in range(0, len(ids), size)]
         assert torch.equal(torch.cat(parts), whole), f"split by {size}"
-
-
-def test_nor_do_they_where_the_library_computes_a_block_by_two_kernels() -> None:
-    """MKL with AVX2 does, whose choice is read at the start of a process."""
-    test = f"{__file__}::{test_rows_do_not_depend_on_how_the_text_is_split.__name__}"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    found = subprocess.run(
-        command,
-        env={**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
-        capture_output=True,
-        text=True,
-        timeout=PROCESS_S,
-    )
-    assert found.returncode == 0, found.stdout
 
 
 @pytest.mark.parametrize("frames", [None, 3, 30])

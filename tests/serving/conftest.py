@@ -77,3 +77,8 @@ def open_processes(tiny_custom_voice: Checkpoint) -> Iterator[ProcessOpener]:
 def here(tiny_custom_voice: Checkpoint) -> Iterator[Engine]:
     with Engine.open(process_settings(), checkpoint=tiny_custom_voice, registry=process_backends.paced()) as engine:
         yield engine
+
+
+@pytest.fixture(autouse=True)
+def _first_calls_are_for_streams(unrehearsed: None) -> None:
+    """Fakes are scripted by the number of a call: the first one is a stream's."""

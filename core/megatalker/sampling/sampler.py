@@ -287,7 +287,8 @@ def _divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 def _threshold(scaled: Tensor, top_k: Tensor, dropped: Tensor, decay_rows: Tensor) -> Tensor:
     """The smallest value that top-k and top-p keep: float32 ``[B, 1]``."""
     top_k = top_k.clamp(max=scaled.shape[1])
-    static = scaled.device.type != "cpu" or torch.compiler.is_compiling()
+    valued = type(dropped) is Tensor  # fake tensors, with which shapes are traced, have no values
+    static = not valued or scaled.device.type != "cpu" or torch.compiler.is_compiling()
     if not static and bool((dropped < 0).all()):  # no row has a top-p, which is most of the work
         return scaled.topk(int(top_k.max())).values.gather(1, top_k - 1)
     falling = scaled.sort(dim=-1, descending=True).values
