@@ -13,12 +13,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.errors import InvalidRequestError
 from megatalker_benchmarks.fleet_model import Demand, Fleet, ServiceTimes, read_report, replicas_needed, simulate
-from megatalker_benchmarks.report import add_json_option, keep, number, whole
+from megatalker_benchmarks.report import add_json_option, number, tabulate, whole
 
 
 def predict(times: ServiceTimes, demand: Demand, fleet: Fleet, price: float) -> dict[str, Any]:
@@ -119,15 +118,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def main() -> int:
     options = options_of(sys.argv[1:])
-    try:
-        rows = run(options)
-    except MegatalkerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    Console().print(table(rows))
-    if options.json is not None:
-        keep({"rows": rows}, options.json)
-    return 0
+    return tabulate(lambda: run(options), table, options.json)
 
 
 if __name__ == "__main__":

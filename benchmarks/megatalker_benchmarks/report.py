@@ -3,13 +3,16 @@
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from megatalker.cli.bench.report import as_text, command_line, environment
 from megatalker.cli.options import prepare_file
-from megatalker.errors import InvalidRequestError
+from megatalker.errors import InvalidRequestError, MegatalkerError
 
 
 def whole(least: int = 1) -> Callable[[str], int]:
@@ -69,3 +72,23 @@ def _writable(file: str) -> Path:
 
 def _text(found: Mapping[str, Any]) -> str:
     return as_text({"command": command_line(), "environment": environment(), **found})
+
+
+def tabulate(
+    run: Callable[[], Sequence[dict[str, Any]]],
+    table: Callable[[Sequence[dict[str, Any]]], Table],
+    path: Path | None,
+    **facts: Any,
+) -> int:
+    """Print a table of the rows that ``run`` returns, and keep them with these facts where a path is given; returns the
+    exit status, 1 where an error of ours was reported.
+    """
+    try:
+        rows = run()
+    except MegatalkerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    Console().print(table(rows))
+    if path is not None:
+        keep({**facts, "rows": rows}, path)
+    return 0

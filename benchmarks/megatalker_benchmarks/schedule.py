@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from megatalker import Checkpoint, Settings
 from megatalker.checkpoint.config import FRAME_SECONDS
-from megatalker.errors import InvalidRequestError, MegatalkerError
+from megatalker.errors import InvalidRequestError
 from megatalker.testing.random_checkpoint import TINY, write_checkpoint
-from megatalker_benchmarks.report import add_json_option, keep, number, whole
+from megatalker_benchmarks.report import add_json_option, number, tabulate, whole
 from megatalker_benchmarks.virtual_engine import Listener, VirtualCaller, VirtualEngine, at_once, poisson
 from megatalker_benchmarks.virtual_machine import H200, PROCESSOR, MachineCosts, VirtualClock
 
@@ -198,16 +197,8 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 def main() -> int:
     """Print a table, and keep the figures where that is asked for."""
     options = options_of(sys.argv[1:])
-    try:
-        rows = run(options)
-    except MegatalkerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
     sys.stdout.write(f"a million steps of Python's loop take the host {options.host:.0f} ms\n")
-    Console().print(table(rows))
-    if options.json is not None:
-        keep({"host_ms": options.host, "rows": rows}, options.json)
-    return 0
+    return tabulate(lambda: run(options), table, options.json, host_ms=options.host)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class VirtualCaller:
     patience_s: float = math.inf
     """It leaves if it has heard nothing for this long."""
     comes_back: bool = False
-    """Where it is refused it comes back when it was told to."""
+    """A caller who was refused asks again at the time it was told."""
 
 
 @dataclass

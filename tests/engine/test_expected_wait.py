@@ -96,7 +96,7 @@ def test_a_machine_that_has_become_slower_says_so(tiny_custom_voice: Checkpoint,
 def test_a_caller_that_comes_back_when_it_was_told_to_is_heard_within_twice_that_time(
     tiny_custom_voice: Checkpoint, on_processor: bool, limits: dict[str, int]
 ) -> None:
-    """Where nobody else has come meanwhile."""
+    """The caller alone comes back: nobody else has come meanwhile."""
     callers = [*at_once(8, speech_s=4.0), *at_once(500, at=5.0, speech_s=4.0)]
     load = replace(Load(lambda _: callers, on_processor), **limits)
     last = max(place for place, one in enumerate(load.run(tiny_custom_voice, 1.0, 3)) if one.told[0].refused)

@@ -132,7 +132,7 @@ def test_torch_equals_numpy(streams: list[tuple[SamplingParams, list[int]]], see
 
 
 def test_rows_without_top_p_equal_numpy() -> None:
-    """Where no row of a call has one, its weights are not computed."""
+    """Weights of top-p are not computed in a call of which no row has one."""
     streams = [
         SamplingParams(seed=seed, predictor_top_k=top_k, predictor_temperature=3.0)
         for top_k in (1, 2, 3, None, 69, 2**31 - 1)

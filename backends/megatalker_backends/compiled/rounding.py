@@ -2,7 +2,6 @@
 
 import importlib.util
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.config import ModelConfig, TransformerShape
-from megatalker.engine.openmp import WAITS
+from megatalker.engine.openmp import ROUNDS, WAITS, says_how_threads_wait
 from megatalker.errors import SettingsError
 from megatalker.plugins.device import dtype_name
 from megatalker_backends.compiled.settings import Weights
@@ -69,8 +68,8 @@ def load_quantised(
     from megatalker_backends.compiled.quantised.runner import QuantisedModel
 
     assert weights is not None
-    if sys.platform == "linux" and torch.get_num_threads() > 1 and not any(name in os.environ for name in WAITS):
-        logger.warning("compiled: slowed by idle threads of torch; set GOMP_SPINCOUNT=1000 before Python starts")
+    if sys.platform == "linux" and torch.get_num_threads() > 1 and not says_how_threads_wait():
+        logger.warning("compiled: slowed by idle threads of torch; set %s=%s before Python starts", WAITS[0], ROUNDS)
     return QuantisedModel(checkpoint, weights, max_streams=max_streams, max_positions=max_positions)
 
 

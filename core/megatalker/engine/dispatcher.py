@@ -164,7 +164,7 @@ class Dispatcher:
         anything to do.
         """
         state, paused_s = self._state, self._calls.paused_s
-        self.codec.round_s = FRAME_SECONDS * state.costs.need(view.running)
+        self.codec.round_s = max(1, view.running) * self.frame_s
         codec_s, streams = self.codec.seconds, state.counters.decode_rows
         match launch:
             case CodecLaunch(chosen, wait) if state.codec.loaded is not None:

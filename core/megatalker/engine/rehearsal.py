@@ -15,7 +15,8 @@ from megatalker.sampling import SamplingParams
 MOST_REHEARSED = 64
 """Streams of the largest launch: hundreds would take memory, and the start of the engine half a second."""
 ENOUGH_NEED = 0.5
-"""Where a frame of the streams takes this share of its duration, twice as many are as many as can be sustained."""
+"""Share of the time that the streams of a launch need, from which on no larger one is rehearsed: about twice as many
+can be sustained."""
 PROMPT_ROWS = 24
 """Rows of the prompt of a short sentence."""
 FRAMES = 2
