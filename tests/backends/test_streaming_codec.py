@@ -200,7 +200,7 @@ def test_thousands_of_frames_into_a_stream_the_rotary_angles_are_still_the_offic
     decoder = StreamingDecoder(config, weights).to(device)
     rows = torch.randn(1, 3_000, config.latent_dim, generator=torch.Generator().manual_seed(4))
     memory = decoder.layout.split(torch.zeros(1, decoder.layout.size, device=device))
-    found = torch.cat([decoder.transformer(part, memory) for part in rows.to(device).split(60, dim=1)], dim=1)
+    found = torch.cat([decoder.transformer([part], [memory])[0] for part in rows.to(device).split(60, dim=1)], dim=1)
     assert_same(found, tokenizer.model.decoder.pre_transformer(inputs_embeds=rows).last_hidden_state)
 
 

@@ -34,6 +34,7 @@ def test_an_unknown_format_is_refused() -> None:
 
 
 def test_figures_of_a_frame_add_up() -> None:
-    found = FormatResult(2, "int8", load_s=1.0, prefill_ms=100.0, frame_ms=60.0, codec_ms=36.0, floor_ms=50.0)
-    assert found.rtf == pytest.approx(1.2)
+    times = {"prefill_ms": 100.0, "frame_ms": 60.0, "codec_ms": 36.0, "chunk_frame_ms": 20.0}
+    found = FormatResult(2, "int8", load_s=1.0, floor_ms=50.0, **times)
+    assert found.rtf == pytest.approx(1.0)
     assert found.first_chunk_ms == pytest.approx(196.0)

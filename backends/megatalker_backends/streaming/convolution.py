@@ -7,16 +7,22 @@ product over all streams: weights are read once however many streams there are, 
 folded into them is rounded once.
 """
 
+from collections.abc import Sequence
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatalker_backends.streaming.memory import StateLayout
+from megatalker_backends.streaming.products import linear
+
+Memories = Sequence[list[Tensor]]
+"""The memory of each part, as :meth:`StateLayout.split` returns it; those of one stream are the same object."""
 
 
 class RowConv(nn.Module):
     """Convolution with stride 1 over rows, after the end of the previous call's rows (at first zeros)."""
 
+    few_rows = ("weight",)
     weight: Tensor
     bias: Tensor
 
@@ -27,11 +33,14 @@ class RowConv(nn.Module):
         self.register_buffer("weight", weight.flatten(1).float())
         self.register_buffer("bias", bias.float())
 
-    def forward(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
-        """``[streams, time, inputs]`` to ``[streams, time, outputs]``; advances its slot of ``memory``."""
+    def forward(self, parts: Sequence[Tensor], memories: Memories) -> list[Tensor]:
+        """Each ``[streams, time, inputs]`` to ``[streams, time, outputs]``; advances its slot of each memory."""
+        return linear([*map(self._windows, parts, memories)], self.weight, self.bias)
+
+    def _windows(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
         known = torch.cat((memory[self.slot], rows), dim=1)
         memory[self.slot] = known[:, rows.shape[1] :]
-        return F.linear(known.unfold(1, self.kernel, 1).flatten(2), self.weight, self.bias)
+        return known.unfold(1, self.kernel, 1).flatten(2)
 
 
 class SignalConv(nn.Module):
@@ -73,8 +82,6 @@ class UpsamplingConv(nn.Module):
         steps = torch.stack((previous, current), dim=-1)  # [rate, outputs, inputs, 2]
         self.conv = RowConv(steps.flatten(0, 1), bias.repeat(self.rate), layout)
 
-    def forward(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
-        """``[streams, time, inputs]`` to ``[streams, rate * time, outputs]``."""
-        streams, time, _ = rows.shape
-        spread: Tensor = self.conv(rows, memory)
-        return spread.view(streams, time * self.rate, -1)
+    def forward(self, parts: Sequence[Tensor], memories: Memories) -> list[Tensor]:
+        """Each ``[streams, time, inputs]`` to ``[streams, rate * time, outputs]``."""
+        return [some.view(len(some), some.shape[1] * self.rate, -1) for some in self.conv(parts, memories)]

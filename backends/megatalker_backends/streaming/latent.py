@@ -3,12 +3,16 @@
 Rows are ``[streams, time, width]``.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatalker.checkpoint.config import CodecConfig
+from megatalker_backends.streaming.convolution import Memories
 from megatalker_backends.streaming.memory import StateLayout
+from megatalker_backends.streaming.products import linear
 from megatalker_backends.streaming.weights import Weights
 
 
@@ -39,6 +43,7 @@ class Codebooks(nn.Module):
 class Doubling(nn.Module):
     """Transposed convolution whose kernel equals its stride, then a ConvNeXt block with a causal depthwise part."""
 
+    few_rows = ("spread", "widen", "narrow")
     spread: Tensor
     spread_bias: Tensor
     taps: Tensor
@@ -63,12 +68,15 @@ class Doubling(nn.Module):
         self.register_buffer("narrow", (block("pwconv2.weight") * gamma[:, None]).float())
         self.register_buffer("narrow_bias", (block("pwconv2.bias") * gamma).float())
 
-    def forward(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
-        """``[streams, time, width]`` to ``[streams, rate * time, width]``; advances its slot of ``memory``."""
-        streams, time, _ = rows.shape
-        rows = F.linear(rows, self.spread, self.spread_bias).view(streams, time * self.rate, self.width)
+    def forward(self, parts: Sequence[Tensor], memories: Memories) -> list[Tensor]:
+        """Each ``[streams, time, width]`` to ``[streams, rate * time, width]``; advances its slot of each memory."""
+        spread = linear(parts, self.spread, self.spread_bias)
+        parts = [some.view(len(some), some.shape[1] * self.rate, self.width) for some in spread]
+        wide = linear([*map(self._mix, parts, memories)], self.widen, self.widen_bias)
+        return [*map(torch.add, parts, linear([*map(F.gelu, wide)], self.narrow, self.narrow_bias))]
+
+    def _mix(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
         known = torch.cat((memory[self.slot], rows), dim=1)
         memory[self.slot] = known[:, rows.shape[1] :]
         mixed = (known.unfold(1, self.taps.shape[1], 1) * self.taps).sum(dim=-1) + self.taps_bias
-        wide = F.gelu(F.linear(F.layer_norm(mixed, (self.width,), eps=1e-6), self.widen, self.widen_bias))
-        return rows + F.linear(wide, self.narrow, self.narrow_bias)
+        return F.layer_norm(mixed, (self.width,), eps=1e-6)

@@ -13,6 +13,7 @@ from megatalker.plugins.graphs import GraphCapture
 from megatalker.plugins.precision import exact_products
 from megatalker_backends.compiler import CompilerError, compiler_errors
 from megatalker_backends.streaming.model import StreamingDecoder
+from megatalker_backends.streaming.products import lay_out
 from megatalker_backends.streaming.settings import StreamingSettings
 from megatalker_backends.streaming.steps import Decode, FixedSteps, Steps, StepShape
 
@@ -62,7 +63,6 @@ class TorchRunner:
         decoder = decoder.to(device)
         self.max_streams = settings.max_batch
         self._device = device
-        decode = _compiled(decoder) if settings.compile else decoder
         shape = StepShape(
             groups=config.num_quantizers,
             state_size=decoder.layout.size,
@@ -70,8 +70,13 @@ class TorchRunner:
             max_frames=settings.max_frames,
             device=device,
         )
-        captured = settings.cuda_graphs and device.type == "cuda"
-        self._steps = FixedSteps(decode, shape, GraphCapture(device)) if captured else Steps(decode, shape)
+        if settings.cuda_graphs and device.type == "cuda":
+            self._steps: Steps = FixedSteps(decoder, shape, GraphCapture(device))
+        elif settings.compile:
+            self._steps = Steps(_compiled(decoder), shape)
+        else:
+            lay_out(decoder)
+            self._steps = Steps(decoder.frame_by_frame, shape)
         self.chunk_invariant = self._steps.chunk_invariant
 
     def open(self) -> Tensor:
@@ -91,8 +96,14 @@ def _compiled(decoder: StreamingDecoder) -> Decode:
         compiled: Decode = torch.compile(decoder, dynamic=False, fullgraph=True, options=OPTIONS)
 
     def decode(codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        chunks, successors = list[Tensor](), list[Tensor]()
         with _compiler_errors():
-            return compiled(codes, states)
+            for stream, state in zip(codes, states[:, None], strict=True):
+                for frame in stream:
+                    samples, state = compiled(frame.view(1, 1, -1), state)
+                    chunks.append(samples)
+                successors.append(state)
+        return torch.cat(chunks).view(len(codes), -1), torch.cat(successors)
 
     return decode
 

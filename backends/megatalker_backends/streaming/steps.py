@@ -1,4 +1,4 @@
-"""Runs the torch decoder on calls of any size: frame by frame, or by steps of a few sizes prepared beforehand."""
+"""Runs the torch decoder on calls of any size, or by steps of a few sizes prepared beforehand."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -45,11 +45,7 @@ class StepShape:
 
 
 class Steps:
-    """Runs ``decode`` on one frame of one stream at a time.
-
-    So every frame takes the same instructions whatever call it is part of. Libraries choose how to add up a product by
-    its size: in steps of other sizes the last bits of a frame would depend on chunking and on the other streams.
-    """
+    """Runs ``decode``, whose bits do not depend on chunking and on the other streams."""
 
     chunk_invariant = True
 
@@ -63,21 +59,14 @@ class Steps:
         Returns:
             ``[streams, samples]`` and the next states, as new tensors.
         """
-        chunks, successors = zip(*map(self._run_stream, codes, states), strict=True)
-        return torch.stack(chunks), list(successors)
+        samples, successors = self._decode(codes, torch.stack(list(states)))
+        return samples, list(successors)
 
     def warmup(self) -> None:
         """Run every size that is prepared when it is first met."""
         for streams, frames in announced([(1, 1)]):
             codes, states = self.shape.blank(streams, frames)
             self.run(codes, list(states))
-
-    def _run_stream(self, codes: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        chunks, states = [], state[None]
-        for frame in codes:
-            samples, states = self._decode(frame.view(1, 1, -1), states)
-            chunks.append(samples[0])
-        return torch.cat(chunks), states[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Rows are ``[streams, frames, width]``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,13 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatalker.checkpoint.config import CodecConfig
+from megatalker_backends.streaming.convolution import Memories
 from megatalker_backends.streaming.memory import StateLayout
+from megatalker_backends.streaming.products import linear
 from megatalker_backends.streaming.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Positions of the frames of one call, in the form that all layers share."""
+    """Positions of the frames of one part, in the form that all layers share."""
 
     cos: Tensor
     """``[streams, frames, 1, head_dim]``."""
@@ -29,6 +32,7 @@ class Place:
 class WindowLayer(nn.Module):
     """One layer. Norm weights and layer scales are folded into the projections."""
 
+    few_rows = ("qkv", "out", "gate_up", "down")
     qkv: Tensor
     out: Tensor
     gate_up: Tensor
@@ -48,14 +52,15 @@ class WindowLayer(nn.Module):
         self.register_buffer("gate_up", (gate_up * weights("post_attention_layernorm.weight")).float())
         self.register_buffer("down", (mlp("down_proj.weight") * down_scale[:, None]).float())
 
-    def forward(self, rows: Tensor, place: Place, memory: list[Tensor]) -> Tensor:
-        rows = rows + self._attend(F.rms_norm(rows, rows.shape[-1:], eps=self.eps), place, memory)
-        gate, up = F.linear(F.rms_norm(rows, rows.shape[-1:], eps=self.eps), self.gate_up).chunk(2, dim=-1)
-        return rows + F.linear(F.silu(gate) * up, self.down)
+    def forward(self, parts: Sequence[Tensor], places: Sequence[Place], memories: Memories) -> list[Tensor]:
+        heads = linear(_normed(parts, self.eps), self.qkv)
+        parts = [*map(torch.add, parts, linear([*map(self._attend, heads, places, memories)], self.out))]
+        halves = [some.chunk(2, dim=-1) for some in linear(_normed(parts, self.eps), self.gate_up)]
+        return [*map(torch.add, parts, linear([F.silu(gate) * up for gate, up in halves], self.down))]
 
-    def _attend(self, rows: Tensor, place: Place, memory: list[Tensor]) -> Tensor:
-        streams, frames, _ = rows.shape
-        heads = F.linear(rows, self.qkv).view(streams, frames, -1, self.head_dim)
+    def _attend(self, projected: Tensor, place: Place, memory: list[Tensor]) -> Tensor:
+        streams, frames, _ = projected.shape
+        heads = projected.view(streams, frames, -1, self.head_dim)
         turning, values = torch.split(heads, [self.heads + self.kv_heads, self.kv_heads], dim=2)
         turned = torch.addcmul(turning * place.cos, turning.roll(self.head_dim // 2, -1), place.sin)
         queries, keys = torch.split(turned, [self.heads, self.kv_heads], dim=2)
@@ -65,12 +70,13 @@ class WindowLayer(nn.Module):
         mixed = F.scaled_dot_product_attention(
             queries.transpose(1, 2), keys, values, attn_mask=place.mask, enable_gqa=self.heads != self.kv_heads
         )
-        return F.linear(mixed.transpose(1, 2).flatten(2), self.out)
+        return mixed.transpose(1, 2).flatten(2)
 
 
 class WindowTransformer(nn.Module):
     """``[streams, frames, latent_dim]`` to the same shape; a frame sees itself and ``sliding_window - 1`` before it."""
 
+    few_rows = ("into", "out")
     inverse_frequencies: Tensor
     into: Tensor
     into_bias: Tensor
@@ -95,14 +101,19 @@ class WindowTransformer(nn.Module):
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
         self.register_buffer("inverse_frequencies", 1.0 / (config.rope_theta**exponents))
 
-    def forward(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
-        position = memory[self.slot]
-        memory[self.slot] = position + rows.shape[1]
-        place = self._place(position, rows.shape[1])
-        rows = F.linear(rows, self.into, self.into_bias)
+    def forward(self, parts: Sequence[Tensor], memories: Memories) -> list[Tensor]:
+        lengths = [rows.shape[1] for rows in parts]
+        places = [*map(self._place, map(self._advance, memories, lengths), lengths)]
+        parts = linear(parts, self.into, self.into_bias)
         for layer in self.layers:
-            rows = layer(rows, place, memory)
-        return F.linear(F.rms_norm(rows, rows.shape[-1:], eps=self.eps), self.out, self.out_bias)
+            parts = layer(parts, places, memories)
+        return linear(_normed(parts, self.eps), self.out, self.out_bias)
+
+    def _advance(self, memory: list[Tensor], frames: int) -> Tensor:
+        """Return the position of the next of these frames, ``[streams, 1]``, and move it past them."""
+        position = memory[self.slot]
+        memory[self.slot] = position + frames
+        return position
 
     def _place(self, position: Tensor, frames: int) -> Place:
         steps = torch.arange(frames, device=position.device)
@@ -112,3 +123,7 @@ class WindowTransformer(nn.Module):
         seen = (age >= 0) & (age <= self.remembered) & (age <= (position + steps)[:, :, None])
         mask = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, -torch.inf)
         return Place(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1), mask[:, None])
+
+
+def _normed(parts: Sequence[Tensor], eps: float) -> list[Tensor]:
+    return [F.rms_norm(rows, rows.shape[-1:], eps=eps) for rows in parts]

@@ -1,9 +1,11 @@
 """The last part of the decoder: from latent steps to samples, as rows first and as signals from the first block on."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from megatalker_backends.streaming.convolution import RowConv, SignalConv, UpsamplingConv
+from megatalker_backends.streaming.convolution import Memories, RowConv, SignalConv, UpsamplingConv
 from megatalker_backends.streaming.memory import StateLayout
 from megatalker_backends.streaming.weights import Weights
 
@@ -57,16 +59,16 @@ class UpsamplingBlock(nn.Module):
             ResidualUnit(weights.within(str(index)), dilation, layout) for index, dilation in enumerate(DILATIONS, 2)
         )
 
-    def forward(self, signal: Tensor, memory: list[Tensor]) -> Tensor:
-        rows = self.conv(self.snake(signal).permute(1, 2, 0), memory)
-        signal = rows.permute(2, 0, 1).contiguous()
+    def forward(self, signals: Sequence[Tensor], memories: Memories) -> Sequence[Tensor]:
+        rows = self.conv([self.snake(signal).permute(1, 2, 0) for signal in signals], memories)
+        signals = [some.permute(2, 0, 1).contiguous() for some in rows]
         for unit in self.units:
-            signal = unit(signal, memory)
-        return signal
+            signals = [*map(unit, signals, memories)]
+        return signals
 
 
 class Waveform(nn.Module):
-    """Rows ``[streams, time, latent_dim]`` to ``[streams, samples]`` within [-1, 1]."""
+    """Rows ``[streams, time, latent_dim]`` of each part to ``[streams, samples]`` within [-1, 1]."""
 
     def __init__(self, weights: Weights, blocks: int, layout: StateLayout) -> None:
         super().__init__()
@@ -78,9 +80,9 @@ class Waveform(nn.Module):
         last = weights.within(f"{blocks + 2}.conv")
         self.last = SignalConv(last("weight"), last("bias"), 1, layout)
 
-    def forward(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
-        signal = self.first(rows, memory).permute(2, 0, 1)
+    def forward(self, parts: Sequence[Tensor], memories: Memories) -> list[Tensor]:
+        signals: Sequence[Tensor] = [rows.permute(2, 0, 1) for rows in self.first(parts, memories)]
         for block in self.blocks:
-            signal = block(signal, memory)
-        samples: Tensor = self.last(self.snake(signal), memory)
-        return samples.squeeze(0).clamp(-1, 1)
+            signals = block(signals, memories)
+        made = map(self.last, map(self.snake, signals), memories)
+        return [samples.squeeze(0).clamp(-1, 1) for samples in made]

@@ -85,8 +85,8 @@ class Quick(StreamingCodec):
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         super().__init__(checkpoint, context)
         steps = self._runner._steps  # type: ignore[attr-defined]
-        self.decoder = steps._decode
-        self._runner._steps = FixedSteps(steps._decode, steps.shape, lambda work: work)  # type: ignore[attr-defined]
+        self.decoder = steps._decode.__self__
+        self._runner._steps = FixedSteps(self.decoder, steps.shape, lambda work: work)  # type: ignore[attr-defined]
 
     def warmup(self) -> None:
         """Nothing is compiled, so there is nothing to run before the first call."""

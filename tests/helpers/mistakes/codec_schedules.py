@@ -325,12 +325,12 @@ class Unclamped(Quick):
     def __init__(self, checkpoint: Checkpoint, context: LoadContext) -> None:
         super().__init__(checkpoint, context)
         waveform: Any = self.decoder.waveform
-        waveform.forward = lambda rows, memory: _unclamped(waveform, rows, memory)
+        waveform.forward = lambda parts, memories: _unclamped(waveform, parts, memories)
 
 
-def _unclamped(waveform: Any, rows: Tensor, memory: list[Tensor]) -> Tensor:
-    signal = waveform.first(rows, memory).permute(2, 0, 1)
+def _unclamped(waveform: Any, parts: Sequence[Tensor], memories: Sequence[list[Tensor]]) -> list[Tensor]:
+    signals = [rows.permute(2, 0, 1) for rows in waveform.first(parts, memories)]
     for block in waveform.blocks:
-        signal = block(signal, memory)
-    samples: Tensor = waveform.last(waveform.snake(signal), memory).squeeze(0)
-    return samples
+        signals = block(signals, memories)
+    samples = map(waveform.last, map(waveform.snake, signals), memories)
+    return [some.squeeze(0) for some in samples]
