@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus
 
 from http_client import SPEECH, post
 from megatalker.errors import SettingsError
+from megatalker.serving.server import connections
 from megatalker.serving.server.address import bind
 from megatalker.serving.server.socket_session import SocketSession
 from megatalker.settings import ServerSettings
@@ -205,6 +206,21 @@ def test_idle_connections_make_room(serve: Server) -> None:
     idle[3].setblocking(False)
     with pytest.raises(BlockingIOError):
         idle[3].recv(1)
+
+
+def test_those_told_to_go_linger_in_bounds(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that connect again at once wait before they can, and cannot pile up."""
+    monkeypatch.setattr(connections, "LINGER_S", 10 * HANG_S)
+    served = serve(server={"max_connections": 3})
+    idle = [plug(served, HEAD) for _ in range(5)]
+    assert b" 503 " in idle[0].recv(1 << 12)
+    assert b" 503 " in idle[1].recv(1 << 12)
+    open_ones = served.server.server_state.connections
+    assert len(open_ones) == 5, "the refused ones have not been closed"
+    idle += [plug(served, HEAD) for _ in range(20)]
+    assert b" 503 " in idle[21].recv(1 << 12)
+    eventually(lambda: len(open_ones) <= connections.MOST_LINGERING * 3, "the oldest of them are closed")
+    assert httpx.get(served.url + "/health").status_code == 200
 
 
 def test_with_all_connections_busy_a_further_client_is_told_to_retry(serve: Server) -> None:

@@ -21,6 +21,8 @@ LINGER_S = 2.0
 """A client that is still sending when it is refused has this long to read why. Closing at once would reset the
 connection, and the reset would throw the answer away."""
 
+MOST_LINGERING = 2
+"""All connections, those that linger among them, are at most this many times ``max_connections``."""
 PAUSE_S = 0.05
 """Bytes that are only dropped are read at this interval, so that a client that pours them takes no time from others."""
 
@@ -132,16 +134,21 @@ class ServerConnection(asyncio.Protocol):
         """A connection was made: where there are too many, close one that sends no request, of the address that has
         most of them. Where there is none, the new one may stay until its owner is known (:meth:`claim_place`).
         """
-        if len(self.connections) <= self.settings.max_connections:
+        most = self.settings.max_connections
+        if len(self.connections) <= most:
             return
+        if len(self.connections) > MOST_LINGERING * most:
+            told = [one for one in self.connections if one._lingering and not one.transport.is_closing()]
+            if told:
+                min(told, key=_age).transport.abort()
         everybody = self._open()
-        if len(everybody) <= self.settings.max_connections:
+        if len(everybody) <= most:
             return
-        logger.warning("more than %d connections", self.settings.max_connections)
+        logger.warning("more than %d connections", most)
         waiting = [one for one in everybody if one.waiting and one is not self]
         if waiting:
-            held = Counter(one.address for one in waiting)
-            max(waiting, key=lambda one: (held[one.address], -one.made_at)).give_way(TooManyConnectionsError())
+            ((crowded, _),) = Counter(one.address for one in waiting).most_common(1)
+            min((one for one in waiting if one.address == crowded), key=_age).give_way(TooManyConnectionsError())
         elif _by_owner(everybody).most_common(1)[0][0] == self.address:
             self.give_way(TooManyConnectionsError())
 
@@ -165,7 +172,8 @@ class ServerConnection(asyncio.Protocol):
         chosen.give_way(TooManyConnectionsError())
 
     def _open(self) -> "list[ServerConnection]":
-        return [one for one in self.connections if not one.transport.is_closing()]
+        """Return those that have not been told to go."""
+        return [one for one in self.connections if not (one._lingering or one.transport.is_closing())]
 
 
 def _age(connection: ServerConnection) -> float:

@@ -164,8 +164,8 @@ class HttpConnection(ServerConnection, HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def give_way(self, error: TooManyConnectionsError) -> None:
-        """Tell the client why, and close."""
-        self._refuse((error, HTTPStatus.SERVICE_UNAVAILABLE))
+        """Tell the client why, and close a little later: a thousand that connect again at once would take all time."""
+        self._refuse((error, HTTPStatus.SERVICE_UNAVAILABLE), linger=True)
 
     def _refuse(self, why: tuple[MegatalkerError, HTTPStatus], *, linger: bool = False) -> None:
         """Close; with an answer, unless another one is under way."""
