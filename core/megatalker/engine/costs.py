@@ -39,12 +39,9 @@ NEWEST = 0.2
 """Weight of the newest observation: of a launch in what its size costs, of a text in :class:`Throughput`."""
 MOST_SURPRISE = 4.0
 """A launch that takes longer than this many times the prediction counts as that: another process had the device."""
-FORGET_LAUNCHES = 1000
-"""After this many launches of smaller sizes, nothing is known of a larger size: it may have become quicker."""
 GROWING_SHARE = 0.5
-"""Share of a launch's time that grows with its size, where only one size is known."""
-LEAST_GROWING_SHARE = 0.1
-"""The least share that grows with the size beyond the largest that is known."""
+"""Share of a launch's time that grows with its size, below the smallest size that is known; at least this share beyond
+the largest."""
 MOST_UNEVEN = 1.25
 """A launch may take this much longer for each unit of its size than a smaller one; more counts as a mishap."""
 MOST_STREAMS = 4096
@@ -57,9 +54,8 @@ MEMORY_S = 2.0
 class Cost:
     """Seconds of one kind of launch by its size: a line from each size that was observed to the next."""
 
-    _points: dict[int, tuple[float, float, int, bool]] = field(default_factory=dict)
-    """Size, seconds, the number of the last launch, and whether it was warm, for each half octave of sizes."""
-    _launches: int = 0
+    _points: dict[int, tuple[float, float, bool]] = field(default_factory=dict)
+    """Size, seconds, and whether the backend was warm, for each half octave of sizes."""
     _line: tuple[Sequence[float], Sequence[float], float] = (), (), 0.0
     """Sizes in order, seconds of each, and seconds of one more unit beyond the largest. Replaced as a whole, because
     callers' threads predict while the worker observes."""
@@ -68,20 +64,17 @@ class Cost:
         """Learn from a launch of this size, at least 1. What a backend that is not ``warm`` takes, which may compile
         inside its calls, counts until the next launch only.
         """
-        self._launches += 1
         bucket = int(2 * math.log2(size))
         known = self._points.get(bucket)
-        if warm and self._points and (known is None or known[3]):
+        if warm and self._points and (known is None or known[2]):
             seconds = min(seconds, MOST_SURPRISE * self.predict(size))
-        if known is None or not (warm and known[3]):
-            self._points[bucket] = float(size), seconds, self._launches, warm
+        if known is None or not (warm and known[2]):
+            self._points[bucket] = float(size), seconds, warm
         else:
             mean = known[0] + NEWEST * (size - known[0])
-            self._points[bucket] = mean, known[1] + NEWEST * (seconds - known[1]), self._launches, True
-        oldest = self._launches - FORGET_LAUNCHES
-        self._points = {key: point for key, point in self._points.items() if key <= bucket or point[2] > oldest}
+            self._points[bucket] = mean, known[1] + NEWEST * (seconds - known[1]), True
         sizes, costs = list[float](), list[float]()
-        for at, cost_s, *_ in sorted(self._points.values()):
+        for at, cost_s, _ in sorted(self._points.values()):
             if sizes:  # a larger launch takes longer, and not longer for each unit of its size
                 least, share = costs[-1], at / sizes[-1]
                 cost_s = min(max(cost_s, least), MOST_UNEVEN * share * least)
@@ -90,7 +83,7 @@ class Cost:
         mean_s = costs[-1] / sizes[-1]
         each_s = GROWING_SHARE * mean_s
         if len(sizes) > 1:
-            each_s = max(LEAST_GROWING_SHARE * mean_s, (costs[-1] - costs[0]) / (sizes[-1] - sizes[0]))
+            each_s = max(each_s, (costs[-1] - costs[0]) / (sizes[-1] - sizes[0]))
         self._line = sizes, costs, each_s
 
     @property
