@@ -39,7 +39,8 @@ knows what these did."""
 LONG_PREFILL_S = 0.03
 """The longest prefill batch while streams are playing: the longer it is, the worse it is predicted."""
 FORCED_PREFILL_S = 0.02
-"""The longest prefill batch for which streams wait though their playback runs dry."""
+"""The longest prefill batch for which streams wait though their playback runs dry, and the longest that one waits for
+further requests."""
 MOST_CODEC_STREAMS = 64
 """Streams of the largest codec step: larger ones save no time, and a request that arrives meanwhile waits."""
 ENOUGH_S = 2.0
