@@ -13,8 +13,8 @@ from launches import Launches, arrive_once, begin, hear
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine import Engine, SpeechStream
 from megatalker.engine.admission import Grant
-from megatalker.engine.costs import Budget, Cost, Costs
-from megatalker.engine.dispatcher import MOST_BATCH_S, PREFILL_LAUNCHES, Dispatcher
+from megatalker.engine.costs import MOST_PREFILL_S, Budget, Cost, Costs
+from megatalker.engine.dispatcher import PREFILL_LAUNCHES, Dispatcher
 from megatalker.engine.scheduler import PrefillLaunch, Room
 from megatalker.engine.speech.chunks import ChunkPolicy
 from megatalker.engine.waiting import MOST_LAUNCH_ROWS, WaitingRequests
@@ -53,7 +53,7 @@ def test_prompts_that_take_a_device_long_do_not_keep_those_before_from_their_fir
     engine = open_engine(Fakes(talkers={"fake": Behaviour(capabilities=WIDE)}), max_streams=60)
 
     def take_long(index: int) -> None:
-        engine_clock.passed_s += MOST_BATCH_S * (launches.events[index][0] == "prompts")
+        engine_clock.passed_s += MOST_PREFILL_S * (launches.events[index][0] == "prompts")
 
     launches.on_launch = take_long
     hear(*begin(engine, 60))

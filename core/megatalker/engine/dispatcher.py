@@ -7,7 +7,7 @@ from itertools import count
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.codec_stage import CodecStage
-from megatalker.engine.costs import UNBATCHED_STREAMS
+from megatalker.engine.costs import MOST_PREFILL_S, UNBATCHED_STREAMS
 from megatalker.engine.failover import suspect
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.handing_out import pass_joints
@@ -36,8 +36,6 @@ LAUNCH_S = 0.005
 """Audio that a stream needs sooner than this is handed out before prompts are built and launched."""
 PREFILL_LAUNCHES = 3
 """Launches of one prefill batch that requests can join which arrive during the first."""
-MOST_BATCH_S = 0.15
-"""After this long a batch takes no further prompts: until a device is known it may be slow."""
 
 
 class Dispatcher:
@@ -222,7 +220,7 @@ class Dispatcher:
             rows += sum(grant.taker.prompt_rows for grant in chosen)
             self.talker.prefill(chosen)
             enough = launch >= PREFILL_LAUNCHES and not self._waiting.has_left_over
-            if enough or chosen[0].due or not view.batched or clock() > began_at + MOST_BATCH_S:
+            if enough or chosen[0].due or not view.batched or clock() > began_at + MOST_PREFILL_S:
                 break
             self._handle_commands(0.0)
             self.codec.collect(clock() + LAUNCH_S)
