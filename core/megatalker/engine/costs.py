@@ -32,8 +32,8 @@ MOST_CODEC_FRAMES = 128
 MOST_CODEC_S = 0.01
 """The longest codec step on a slow device, where larger ones save no time either."""
 MOST_PREFILL_S = 0.06
-"""The longest prefill batch while nothing plays: on a slow device larger ones save no time. After this long a batch takes
-no further prompts, because until a device is known it may be slow."""
+"""The longest prefill batch while nothing plays: on a slow device larger ones save no time. After this long a batch
+takes no further prompts, because until a device is known it may be slow."""
 UNBATCHED_STREAMS = 2
 """Streams of a decode step of a backend that takes them one after another."""
 NEWEST = 0.2
