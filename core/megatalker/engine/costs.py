@@ -34,8 +34,6 @@ MOST_CODEC_S = 0.01
 MOST_PREFILL_S = 0.06
 """The longest prefill batch while nothing plays: on a slow device larger ones save no time. After this long a batch
 takes no further prompts, because until a device is known it may be slow."""
-UNBATCHED_STREAMS = 2
-"""Streams of a decode step of a backend that takes them one after another."""
 NEWEST = 0.2
 """Weight of the newest observation: of a launch in what its size costs, of a text in :class:`Throughput`."""
 MOST_SURPRISE = 4.0
