@@ -27,13 +27,13 @@ from megatalker.engine.utterance import Utterance
 from megatalker.errors import CapacityError
 from megatalker.settings import Settings
 
-AN_EXCHANGE = 2
+AN_EXCHANGE = 2  # not tuned: the least difference that makes neither owner poorer than the other
 """Rows that an owner has fewer than another one where it gets one of that one's: less would turn the two round."""
-LEAST_WAIT_S = 1.0
+LEAST_WAIT_S = 1.0  # not tuned: the unit of `Retry-After`
 """Nobody is told to come again sooner: ``Retry-After`` has whole seconds."""
-LONG_S = 0.5
+LONG_S = 0.5  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """A request that has waited this long waits for a stream to end, not for the prefill batch before its own."""
-MOST_OWNERS = 1024
+MOST_OWNERS = 1024  # not tuned: a bound of memory
 """Owners that are remembered."""
 
 

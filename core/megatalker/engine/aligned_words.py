@@ -27,14 +27,14 @@ from megatalker.prompt.languages import name_of
 
 logger = logging.getLogger(__name__)
 
-THREADS = 2
-MOST_WAITING = 64
+THREADS = 2  # not tuned: a bound of work
+MOST_WAITING = 64  # not tuned: a bound of memory
 """Segments of one engine that wait for an aligner or are with it; the words of others keep their estimates."""
-LONGEST_S = 120.0
+LONGEST_S = 120.0  # not tuned: a bound of memory
 """Audio that a stream keeps for an aligner, in seconds; a longer segment keeps its estimates."""
-PATIENCE_S = 2.0
+PATIENCE_S = 2.0  # not tuned: a bound of waiting
 """How long the end of an iteration waits for an aligner, which has been busy with all but the last segment before."""
-_TOLERANCE_S = 0.05
+_TOLERANCE_S = 0.05  # not tuned: a bound of what is believed
 """How far beyond the audio an aligner's frames may reach."""
 
 

@@ -33,13 +33,13 @@ from megatalker.plugins.checks import samples_complaint
 
 logger = logging.getLogger(__name__)
 
-REPLAY_S = 0.1
+REPLAY_S = 0.1  # tuned, not measured
 """About how long a call takes when a codec state is brought up to date: others wait meanwhile."""
-LEAST_REPLAY_FRAMES = 32
+LEAST_REPLAY_FRAMES = 32  # tuned, not measured
 """Frames of the smallest such call: a codec that computes all that was heard anew should not need too many calls."""
-MOST_REPLAY_FRAMES = 256
+MOST_REPLAY_FRAMES = 256  # not tuned: a bound of memory
 """Frames of the largest such call: bounds memory."""
-WARM_VOICES = 16
+WARM_VOICES = 16  # not tuned: a bound of memory
 """Cloned voices whose codec state, warmed by their reference frames, is kept for the next utterance."""
 
 

@@ -15,37 +15,37 @@ from dataclasses import dataclass, field
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 
-LEAST_SHARE = 0.05
+LEAST_SHARE = 0.05  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of the time that prefill gets where streams need all of it, and that they get where they need hardly any."""
-MOST_DEBT_S = 0.01
+MOST_DEBT_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The most that is owed after a prefill batch: when many requests come at once, the next batch should not wait long."""
-MOST_FORCED_DEBT_S = 0.1
+MOST_FORCED_DEBT_S = 0.1  # tuned, not measured
 """The most that is owed before a batch for which others wait though their playback runs dry."""
-SAVED_S = 0.003
+SAVED_S = 0.003  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The budget keeps what it earns in this much time of others."""
-SUSTAINABLE = 0.9
+SUSTAINABLE = 0.9  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of the time that playing streams may need, so that each gets its audio in time."""
-NEARLY_FULL = 0.7
+NEARLY_FULL = 0.7  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of the time from which on requests begin only if playing streams get further ahead."""
-MOST_CODEC_FRAMES = 128
+MOST_CODEC_FRAMES = 128  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Frames of the largest codec step: larger ones save no time."""
-MOST_CODEC_S = 0.01
+MOST_CODEC_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The longest codec step on a slow device, where larger ones save no time either."""
-MOST_PREFILL_S = 0.06
+MOST_PREFILL_S = 0.06  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The longest prefill batch while nothing plays: on a slow device larger ones save no time. After this long a batch
 takes no further prompts, because until a device is known it may be slow."""
-NEWEST = 0.2
+NEWEST = 0.2  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Weight of the newest observation: of a launch in what its size costs, of a text in :class:`Throughput`."""
-MOST_SURPRISE = 4.0
+MOST_SURPRISE = 4.0  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """A launch that takes longer than this many times the prediction counts as that: another process had the device."""
-GROWING_SHARE = 0.5
+GROWING_SHARE = 0.5  # tuned, not measured
 """Share of a launch's time that grows with its size, below the smallest size that is known; at least this share beyond
 the largest."""
-MOST_UNEVEN = 1.25
+MOST_UNEVEN = 1.25  # tuned, not measured
 """A launch may take this much longer for each unit of its size than a smaller one; more counts as a mishap."""
-MOST_STREAMS = 4096
+MOST_STREAMS = 4096  # not tuned: a bound of the search
 """No more streams are looked for; the setting ``max_streams`` allows as many."""
-MEMORY_S = 2.0
+MEMORY_S = 2.0  # not tuned: with 0.5 and 8 s all foreseen waits hold
 """Seconds of work after which an observation counts half in :meth:`Throughput.round_s`."""
 
 

@@ -32,9 +32,9 @@ from megatalker.engine.waiting import WaitingRequests
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
 
-LAUNCH_S = 0.005
+LAUNCH_S = 0.005  # tuned, not measured
 """Audio that a stream needs sooner than this is handed out before prompts are built and launched."""
-PREFILL_LAUNCHES = 3
+PREFILL_LAUNCHES = 3  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Launches of one prefill batch that requests can join which arrive during the first."""
 
 

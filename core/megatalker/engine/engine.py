@@ -42,9 +42,9 @@ from megatalker.plugins.device import resolve_device, resolve_dtype, resolve_thr
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
 
-CLOSE_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 10.0  # not tuned: a bound of closing
 """How long closing waits for a backend call in progress before it is abandoned."""
-LEAVE_PATIENCE_S = 0.5
+LEAVE_PATIENCE_S = 0.5  # not tuned: a bound of leaving
 """How long a backend call may go on when Python is left, before it is interrupted: most end, and backends are freed."""
 
 

@@ -14,11 +14,11 @@ from megatalker.plugins.checked import CheckedTalker
 
 ResultT = TypeVar("ResultT")
 
-COLD_FACTOR = 10
+COLD_FACTOR = 10  # not tuned: a bound of a call
 """A backend that was not warmed up may compile inside its first calls: they get this many deadlines."""
-WARM_CALLS = 8
+WARM_CALLS = 8  # not tuned: a bound of a call
 """Successful calls after which a backend that was never warmed up is taken to have compiled what it compiles."""
-LOAD_DEADLINE_S = 900.0
+LOAD_DEADLINE_S = 900.0  # not tuned: a bound of a call
 """For loading and warming up, which compile kernels and read gigabytes."""
 
 REQUEST_ERRORS = (InvalidRequestError, CapacityError)

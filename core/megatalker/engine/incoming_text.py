@@ -5,10 +5,10 @@ from itertools import islice
 
 from megatalker.engine.utterance import Utterance
 
-TICK_CHARS = 1024
+TICK_CHARS = 1024  # not tuned: a bound of work
 """Characters of all utterances that are cut and tokenised in one tick. 1,024 of the costliest ones (Chinese sentences
 of one character) take about 3 ms."""
-LEAST_SHARE = 64
+LEAST_SHARE = 64  # not tuned: a bound of work
 """Characters that an utterance reads at once where many have text: some seconds of speech."""
 
 

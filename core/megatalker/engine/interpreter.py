@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-SWITCH_S = 0.0005
-YOUNG_BEFORE_FULL = 1000
+SWITCH_S = 0.0005  # measured: docs/notes/throughput.md#what-the-host-takes
+YOUNG_BEFORE_FULL = 1000  # measured: docs/notes/throughput.md#what-the-host-takes
 """Collections of younger objects before a full one, for 10."""
 
 
@@ -51,10 +51,10 @@ def switch_threads_often() -> None:
 
 logger = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT_S = 10.0
+LEAVE_TIMEOUT_S = 10.0  # not tuned: a bound of leaving
 """How long leaving Python waits for the thread of an engine, which ends as soon as the call it is in lets it."""
-INTERRUPT_PERIOD_S = 0.25
-UNFINISHED_STATUS = 1
+INTERRUPT_PERIOD_S = 0.25  # not tuned: a poll period
+UNFINISHED_STATUS = 1  # not tuned: a protocol
 """Exit status of a process that cannot wait any longer."""
 
 

@@ -13,10 +13,10 @@ from megatalker.plugins.checked import CheckedTalker
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.5
-PAUSE_S = 1.0
+POLL_S = 0.5  # not tuned: a poll period
+PAUSE_S = 1.0  # not tuned: longer than any such pause
 """Audio that every playback must have in hand, for a pause to harm nobody."""
-LATEST_S = 30.0
+LATEST_S = 30.0  # not tuned: a bound of waiting
 """An engine that is busy all the time pauses after so long."""
 
 

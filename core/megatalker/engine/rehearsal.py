@@ -12,14 +12,14 @@ from megatalker.errors import InvalidRequestError
 from megatalker.interfaces import DecodeStep, Frame, StreamHandle, StreamRequest
 from megatalker.sampling import SamplingParams
 
-MOST_REHEARSED = 64
+MOST_REHEARSED = 64  # not tuned: a bound of memory
 """Streams of the largest launch: hundreds would take memory, and the start of the engine half a second."""
-ENOUGH_NEED = 0.5
+ENOUGH_NEED = 0.5  # not tuned: half, as for proven_streams
 """Share of the time that the streams of a launch need, from which on no larger one is rehearsed: about twice as many
 can be sustained."""
-PROMPT_ROWS = 24
+PROMPT_ROWS = 24  # not tuned: a fact of texts
 """Rows of the prompt of a short sentence."""
-FRAMES = 2
+FRAMES = 2  # not tuned: the fewest
 """Frames of each stream: the first counts as part of the prefill."""
 
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 
-PATIENCE_FRAMES = 100
+PATIENCE_FRAMES = 100  # not tuned: a definition
 """8 seconds."""
-MAX_PERIOD_FRAMES = 25
+MAX_PERIOD_FRAMES = 25  # not tuned: a definition
 """2 seconds."""
-SILENCE_RMS = 1e-3
+SILENCE_RMS = 1e-3  # not tuned: a definition
 """-60 dBFS."""
-SILENCE_RATIO = 1e-2
+SILENCE_RATIO = 1e-2  # not tuned: a definition
 """-40 dB below the loudest frame."""
 
 

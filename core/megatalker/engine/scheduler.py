@@ -29,21 +29,21 @@ from typing import Generic, TypeVar
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.costs import NEARLY_FULL, SUSTAINABLE, Budget, Costs
 
-MARGIN_S = 0.035
+MARGIN_S = 0.035  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """A launch ends this much before the first stream needs what comes after it: it may take longer than predicted."""
-FULL_MARGIN_S = 0.2
+FULL_MARGIN_S = 0.2  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The same on an engine that is nearly full: only if streams have this much in hand, there is time left for more."""
-GROWTH = 0.5
+GROWTH = 0.5  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of the streams that can still be sustained that begin in one batch: first chunks cost more, and the next batch
 knows what these did."""
-LONG_PREFILL_S = 0.03
+LONG_PREFILL_S = 0.03  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The longest prefill batch while streams are playing: the longer it is, the worse it is predicted."""
-FORCED_PREFILL_S = 0.02
+FORCED_PREFILL_S = 0.02  # tuned, not measured
 """The longest prefill batch for which streams wait though their playback runs dry, and the longest that one waits for
 further requests."""
-MOST_CODEC_STREAMS = 64
+MOST_CODEC_STREAMS = 64  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Streams of the largest codec step: larger ones save no time, and a request that arrives meanwhile waits."""
-ENOUGH_S = 2.0
+ENOUGH_S = 2.0  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Audio in hand with which a stream can do without the device, or without its slot, for a while."""
 
 

@@ -20,7 +20,7 @@ from megatalker.prompt import PromptBuilder
 
 logger = logging.getLogger(__name__)
 
-MOST_REFUSALS = 3
+MOST_REFUSALS = 3  # not tuned: a bound of trials
 """Requests that a backend may refuse without a frame in between; the last of them is tried by another."""
 
 

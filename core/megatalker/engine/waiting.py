@@ -18,7 +18,7 @@ from megatalker.engine.state import WorkerState
 from megatalker.engine.utterance import Utterance
 from megatalker.settings import Settings
 
-MOST_LAUNCH_ROWS = 768
+MOST_LAUNCH_ROWS = 768  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Rows of prompts in one launch: the next ones are built while a device computes these. A longer prompt is a launch by
 itself."""
 

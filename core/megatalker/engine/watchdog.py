@@ -14,9 +14,9 @@ from megatalker.errors import BackendFaultError
 
 logger = logging.getLogger(__name__)
 
-LOOKS_PER_DEADLINE = 20
+LOOKS_PER_DEADLINE = 20  # not tuned: a poll period
 """So often the watchdog looks at a call before it is late. A pause of the whole process counts as two looks at most."""
-MAX_PERIOD_S = 0.25
+MAX_PERIOD_S = 0.25  # not tuned: a poll period
 
 
 def look_period_s(step_deadline_s: float) -> float:

@@ -25,9 +25,9 @@ from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-LEND_POLL_S = 0.05
-MOST_FAILURES = 3  # a worker that fails more often ends: it would fail all the time
-MOST_ENDINGS = 16
+LEND_POLL_S = 0.05  # not tuned: a poll period
+MOST_FAILURES = 3  # not tuned: a bound of trials; a worker that fails more often would fail all the time
+MOST_ENDINGS = 16  # measured: docs/notes/throughput.md#what-the-host-takes
 """At most this many streams are finished between two launches; finishing hundreds at once delays others by 27 ms."""
 
 

@@ -15,7 +15,7 @@ from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RA
 from megatalker.engine.speech.outputs import BackendSwitch, Chunk, FinishReason
 from megatalker.engine.speech.word_times import BegunSegment
 
-BUSY_SHARE = 0.75
+BUSY_SHARE = 0.75  # measured: docs/notes/throughput.md#larger-chunks
 """Share of the time that frames of all streams take, from which on chunks grow as fast as they may: they cost less."""
 
 

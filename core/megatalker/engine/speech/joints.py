@@ -14,7 +14,7 @@ from megatalker.prompt.markup.prosody import Prosody
 
 __all__ = ["Joint", "SegmentMark", "silence_after", "smooth_beginning"]
 
-EDGE_SAMPLES = SAMPLE_RATE // 500
+EDGE_SAMPLES = SAMPLE_RATE // 500  # not tuned: a fact of hearing
 """2 ms: over this long a wave that is cut off falls to silence, and one that begins rises from it. Without, a listener
 hears a click."""
 

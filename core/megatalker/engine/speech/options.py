@@ -12,7 +12,7 @@ from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.sampling import SamplingParams
 from megatalker.voices import Voice
 
-_MASK = 2**64 - 1
+_MASK = 2**64 - 1  # not tuned: a protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from megatalker.settings import LONGEST_S, Settings
 from megatalker.voices import Voice, default_voice, list_languages, list_speakers
 from megatalker.voices.mixing import find_mixed
 
-MOST_CAST = 64
+MOST_CAST = 64  # not tuned: a bound of memory
 """Voices of the option ``cast``."""
 
 

@@ -13,18 +13,18 @@ import unicodedata
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 
-MOST_LETTERS_A_FRAME = 25 * FRAME_SECONDS
+MOST_LETTERS_A_FRAME = 25 * FRAME_SECONDS  # not tuned: a fact of speech
 """25 letters a second are about the fastest that people speak, and 1.7 times what was measured: no quick but complete
 speech is taken for short."""
-USUAL_LETTERS_A_FRAME = 0.8
+USUAL_LETTERS_A_FRAME = 0.8  # not tuned: a fact of speech
 """The slowest rate that was measured for English texts: what is taken for spoken was spoken."""
-PAUSE_LETTERS = 6.0
+PAUSE_LETTERS = 6.0  # not tuned: a fact of speech
 """A pause between two sentences lasts at least as long as this many letters at the fastest rate: 0.24 s."""
-_DIGIT_LETTERS = 3.0
+_DIGIT_LETTERS = 3.0  # not tuned: a fact of speech
 """The shortest names of digits ("one", "two", "six"); 0 counts as one letter, since "1000000" is two words."""
-_IDEOGRAPH_LETTERS = 3.0
+_IDEOGRAPH_LETTERS = 3.0  # not tuned: a fact of speech
 """At most eight or so syllables are spoken in a second, one or more for each ideograph."""
-_SYLLABLE_LETTERS = 2.0
+_SYLLABLE_LETTERS = 2.0  # not tuned: a fact of speech
 """The same for scripts in which each character writes one short syllable."""
 _IDEOGRAPHS = ("CJK",)
 _SYLLABLES = ("HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO")

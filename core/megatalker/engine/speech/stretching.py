@@ -13,11 +13,11 @@ __all__ = ["FrameClock", "PitchKeepingStretch"]
 
 Samples = NDArray[np.float32]
 
-SLOWEST_STEP = 0.5
+SLOWEST_STEP = 0.5  # not tuned: a fact of FFmpeg
 """The slowest rate of one ``atempo`` filter."""
-FEWEST_SAMPLES = 64
+FEWEST_SAMPLES = 64  # not tuned: a fact of FFmpeg
 """``atempo`` fails at a frame that would become no sample at all, such as a single one at a high rate."""
-TAIL_SAMPLES = 8192
+TAIL_SAMPLES = 8192  # not tuned: a fact of FFmpeg
 """Silence behind the speech: ``atempo`` leaves out some of what comes last."""
 
 

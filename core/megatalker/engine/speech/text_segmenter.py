@@ -29,9 +29,9 @@ _STOPS, _CLOSERS = frozenset(".!?…"), frozenset("\"'”’»)]")  # noqa: RUF0
 """End a sentence where words are separated by spaces: stops, then maybe closers, then white space."""
 _WIDE_STOPS, _WIDE_CLOSERS = frozenset("。！？｡"), frozenset("”’」』）》")  # noqa: RUF001
 """End one where they are not: stops, then maybe closers, then anything else."""
-_SPACE_FACTOR = 2
+_SPACE_FACTOR = 2  # not tuned: a bound of a segment
 """A segment that found no end of a sentence ends at a space from this many times ``max_chars``."""
-_HARD_FACTOR = 4
+_HARD_FACTOR = 4  # not tuned: a bound of a segment
 """A segment that found no space either ends anywhere from this many times ``max_chars``."""
 
 

@@ -25,11 +25,11 @@ from megatalker.voices import Voice
 
 __all__ = ["Word", "WordCutter", "cut", "letters"]
 
-_DIGIT_UNITS = 4.0
+_DIGIT_UNITS = 4.0  # not tuned: a fact of speech
 """A digit is said as a word."""
-_SYLLABLE_UNITS = 3.5
+_SYLLABLE_UNITS = 3.5  # not tuned: a fact of speech
 """A character of a script that writes syllables or words with one character each."""
-_PAUSE_UNITS = {",": 3.0, ";": 4.0, ":": 4.0, ".": 6.0, "!": 6.0, "?": 6.0, "。": 6.0}
+_PAUSE_UNITS = {",": 3.0, ";": 4.0, ":": 4.0, ".": 6.0, "!": 6.0, "?": 6.0, "。": 6.0}  # not tuned: a fact of speech
 _WIDE = ("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO")
 """Scripts that put no spaces between words, by the beginning of their characters' Unicode names."""
 
@@ -128,17 +128,17 @@ class GrowingText(Protocol):
     text: str
 
 
-USUAL_PACE = 0.062
+USUAL_PACE = 0.062  # not tuned: a fact of speech
 """Seconds a letter, before anything was heard: about 150 English words a minute."""
-LEARNING = 0.5
+LEARNING = 0.5  # tuned, not measured
 """Weight of the newest segment."""
-ENOUGH_UNITS = 10.0
+ENOUGH_UNITS = 10.0  # tuned, not measured
 """Shorter segments say little about the pace."""
-SLOWEST, FASTEST = 3.0, 1 / 3
+SLOWEST, FASTEST = 3.0, 1 / 3  # not tuned: a bound of what is believed
 """Bounds of the pace, times the usual one."""
-QUIET = 0.01
+QUIET = 0.01  # not tuned: a fact of speech
 """Level below which audio counts as silence, as a part of full scale: -40 dB."""
-PATIENCE_S = 1.0
+PATIENCE_S = 1.0  # not tuned: a bound of what is believed
 """The first word is taken to begin with the first sound, unless that takes longer."""
 
 
