@@ -113,11 +113,11 @@ class ChunkPolicy:
         Args:
             frames: of that chunk.
             spare_s: how long playback can wait for it.
-            most: frames of the largest chunk that is worth while.
+            most: frames of the largest chunk that keeps nobody waiting for long, where there is time for small ones.
             round_s: what the engine needs for a frame of every stream, with its audio; 0 while that is unknown.
         """
         if round_s >= BUSY_SHARE * FRAME_SECONDS:
-            fits = 2 * frames
+            fits = most = 2 * frames
         elif round_s:
             fits = int((spare_s - 2 * round_s) / round_s)  # begun this long before playback runs dry
         else:
