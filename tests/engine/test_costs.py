@@ -11,6 +11,7 @@ from known_costs import known, line
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.costs import (
     GROWING_SHARE,
+    LEAST_GROWING_SHARE,
     LEAST_SHARE,
     MOST_CODEC_FRAMES,
     MOST_CODEC_S,
@@ -59,12 +60,12 @@ def test_launches_of_one_size_tell_little_about_others() -> None:
     assert one_size.predict(5) == pytest.approx(0.1 * (1 - GROWING_SHARE / 2))
 
 
-def test_beyond_the_largest_size_a_cost_grows_as_it_did_up_to_it_but_not_more_slowly_than_half() -> None:
+def test_beyond_the_largest_size_a_cost_grows_as_it_did_up_to_it_but_not_more_slowly_than_a_tenth() -> None:
     steep = line(0.005, 0.001, 10, 100)
     assert steep.predict(200) == pytest.approx(0.205)
     assert steep.size_within(0.205) == pytest.approx(200)
     flat = line(0.1, 0.0, 10, 100)
-    assert flat.predict(200) == pytest.approx(0.1 * (1 + GROWING_SHARE))
+    assert flat.predict(200) == pytest.approx(0.1 * (1 + LEAST_GROWING_SHARE))
 
 
 def test_a_cost_follows_a_device_that_becomes_slower_and_ignores_single_mishaps() -> None:

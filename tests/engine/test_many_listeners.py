@@ -74,14 +74,14 @@ def test_those_who_come_at_one_moment_begin_together_and_one_alone_waits_for_nob
         return prefill(talker, requests)
 
     monkeypatch.setattr(VirtualTalker, "prefill", noted)
-    apart_s = 0.9 * dispatcher.SWITCH_S
+    apart_s = 0.9 * dispatcher.ARRIVALS_APART_S
     coming = [VirtualCaller(at=at, **ENDLESS) for at in (1.0, *(1.0 + place * apart_s for place in range(200)))]
     listen(tiny_custom_voice, coming[:17], 2)
     assert [count for _, count in begun] == [17], "two were there when the engine's thread looked"
     begun.clear()
     listen(tiny_custom_voice, coming, 2)
-    assert begun[0][0] - 1.0 < 1.5 * dispatcher.FORCED_PREFILL_S, "others go on coming"
-    monkeypatch.setattr(dispatcher, "SWITCH_S", 0.5)
+    assert begun[0][0] - 1.0 < 1.5 * dispatcher.MOST_ARRIVALS_S, "others go on coming"
+    monkeypatch.setattr(dispatcher, "ARRIVALS_APART_S", 0.5)
     (alone,) = listen(tiny_custom_voice, coming[:1], 2)
     assert alone.first_s < 0.02
 

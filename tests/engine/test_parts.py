@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS
 from megatalker.engine.runaway import MAX_PERIOD_FRAMES, PATIENCE_FRAMES, RunawayDetector, frame_levels
-from megatalker.engine.scheduler import MARGIN_S
 from megatalker.engine.speech.chunks import (
     BUSY_SHARE,
+    SLACK_S,
     ChunkPolicy,
     ChunkQueue,
     PlaybackClock,
@@ -60,7 +60,7 @@ def run_policy(rtf: float, frames: int, max_frames: int = 8, codec: float = 0.0)
         if pending >= policy.target:
             now += pending * codec * round_s
             clock.deliver(now, pending * FRAME_SECONDS)
-            policy.plan_next(pending, clock.ahead(now) - MARGIN_S, MANY, round_s)
+            policy.plan_next(pending, clock.ahead(now), MANY, round_s)
             sizes.append(pending)
             pending = 0
     return sizes, clock.underruns
@@ -82,7 +82,7 @@ def test_a_chunk_grows_only_as_far_as_playback_can_wait_for_it() -> None:
     """It is made a frame at a time, and one round of other streams may come before and after it."""
     policy, round_s = ChunkPolicy(8), 0.02
     for frames in range(1, 8):
-        policy.plan_next(8, (frames + 2) * round_s + 1e-6, MANY, round_s)
+        policy.plan_next(8, (frames + 2) * round_s + SLACK_S + 1e-6, MANY, round_s)
         assert policy.target == frames
     policy.plan_next(8, 0.0, MANY, round_s)
     assert policy.target == 1
@@ -90,7 +90,7 @@ def test_a_chunk_grows_only_as_far_as_playback_can_wait_for_it() -> None:
 
 def test_a_busy_engine_makes_chunks_larger_however_little_audio_is_in_hand() -> None:
     policy = ChunkPolicy(8)
-    policy.plan_next(2, 0.0, MANY, 1.01 * BUSY_SHARE * FRAME_SECONDS)
+    policy.plan_next(2, 0.0, 1, 1.01 * BUSY_SHARE * FRAME_SECONDS)
     assert policy.target == 4
     policy.plan_next(2, 0.0, MANY, 0.99 * BUSY_SHARE * FRAME_SECONDS)
     assert policy.target == 1

@@ -32,7 +32,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def cut(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Make chunks of ``size`` frames after the first, whatever the playback clock says."""
-    monkeypatch.setattr(scheduler, "MARGIN_S", -math.inf)
+    monkeypatch.setattr(scheduler, "AUDIO_MARGIN_S", -math.inf)
     monkeypatch.setattr(ChunkPolicy, "target", property(lambda policy: size, lambda policy, target: None))
 
 

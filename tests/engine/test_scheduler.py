@@ -24,6 +24,7 @@ from megatalker.engine.scheduler import (
     LONG_PREFILL_S,
     MARGIN_S,
     MOST_CODEC_STREAMS,
+    SOON_S,
     CodecLaunch,
     DecodeLaunch,
     PrefillLaunch,
@@ -112,9 +113,9 @@ def test_a_prefill_batch_ends_before_the_first_stream_needs_the_device() -> None
 
 def test_streams_that_need_nothing_soon_leave_the_time_to_others() -> None:
     some_frames = {"ungiven": 100, "chunk_frames": 200}
-    for calm in (stream(0.5, **some_frames), stream(0.5, decode_at=NOW + MARGIN_S + FRAME_SECONDS + 0.01)):
+    for calm in (stream(0.5, **some_frames), stream(0.5, decode_at=NOW + MARGIN_S + SOON_S + 0.01)):
         assert room(view(calm), NOW).rows == math.inf, "it neither has a chunk nor takes a frame"
-    assert room(view(stream(MARGIN_S + FRAME_SECONDS - 0.01, **some_frames)), NOW).rows < math.inf
+    assert room(view(stream(SOON_S - 0.01, **some_frames)), NOW).rows < math.inf
 
 
 def test_requests_begin_only_if_their_second_frame_comes_in_time() -> None:

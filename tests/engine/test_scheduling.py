@@ -281,9 +281,9 @@ def test_the_time_of_a_prefill_batch_is_not_taken_for_that_of_other_launches(
         if cost is not engine._state.costs.prefill:
             observed.append(seconds)
 
-    def plan_next(policy: ChunkPolicy, frames: int, spare_s: float, most: int, round_s: float) -> None:
+    def plan_next(policy: ChunkPolicy, frames: int, ahead_s: float, most: int, round_s: float) -> None:
         rounds.append(round_s)
-        plan(policy, frames, spare_s, most, round_s)
+        plan(policy, frames, ahead_s, most, round_s)
 
     monkeypatch.setattr(Cost, "observe", observe)
     monkeypatch.setattr(ChunkPolicy, "plan_next", plan_next)

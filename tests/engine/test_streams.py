@@ -133,7 +133,7 @@ def test_one_that_speaks_beside_streams_without_text_is_alone(
     open_engine: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where several come at one moment, others are waited for."""
-    monkeypatch.setattr(dispatcher, "SWITCH_S", 0.5 * HANG_S)
+    monkeypatch.setattr(dispatcher, "ARRIVALS_APART_S", 0.5 * HANG_S)
     engine = open_engine()
     resting = [engine.speak(None) for _ in range(2)]
     began = time.monotonic()

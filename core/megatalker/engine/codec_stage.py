@@ -23,7 +23,6 @@ from megatalker.engine.failover import pass_trial
 from megatalker.engine.guarded_calls import REQUEST_ERRORS, Fault, GuardedCalls
 from megatalker.engine.handing_out import Samples, hand_out_speech
 from megatalker.engine.runaway import frame_levels
-from megatalker.engine.scheduler import MARGIN_S
 from megatalker.engine.speech.chunks import Waiter, wake
 from megatalker.engine.speech.outputs import StreamEnd
 from megatalker.engine.state import WorkerState
@@ -337,8 +336,7 @@ class CodecStage:
         """Hand out a chunk; returns the waiters to wake."""
         state, progress, first, frames = self._state, utterance.progress, utterance.delivered, len(levels)
         waiters = hand_out_speech(state, utterance, pcm, now)
-        spare_s = progress.playback.ahead(now) - MARGIN_S
-        utterance.chunking.plan_next(frames, spare_s, state.costs.most_frames, self.round_s)
+        utterance.chunking.plan_next(frames, progress.playback.ahead(now), state.costs.most_frames, self.round_s)
         reason, decoder = utterance.watch_audio(levels, first), utterance.decoder
         if reason is not None and decoder is not None and utterance.ending is None:
             logger.warning("stream with seed %d runs away and is cut: %s", progress.seed, reason)

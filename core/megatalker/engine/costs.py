@@ -21,7 +21,7 @@ MOST_DEBT_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-w
 """The most that is owed after a prefill batch: when many requests come at once, the next batch should not wait long."""
 MOST_FORCED_DEBT_S = 0.1  # tuned, not measured
 """The most that is owed before a batch for which others wait though their playback runs dry."""
-SAVED_S = 0.003  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+SAVED_S = 0.003  # tuned, not measured
 """The budget keeps what it earns in this much time of others."""
 SUSTAINABLE = 0.9  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of the time that playing streams may need, so that each gets its audio in time."""
@@ -34,13 +34,14 @@ MOST_CODEC_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-
 MOST_PREFILL_S = 0.06  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The longest prefill batch while nothing plays: on a slow device larger ones save no time. After this long a batch
 takes no further prompts, because until a device is known it may be slow."""
-NEWEST = 0.2  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+NEWEST = 0.2  # tuned, not measured
 """Weight of the newest observation: of a launch in what its size costs, of a text in :class:`Throughput`."""
 MOST_SURPRISE = 4.0  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """A launch that takes longer than this many times the prediction counts as that: another process had the device."""
 GROWING_SHARE = 0.5  # tuned, not measured
-"""Share of a launch's time that grows with its size, below the smallest size that is known; at least this share beyond
-the largest."""
+"""Share of a launch's time that grows with its size, where only one size is known."""
+LEAST_GROWING_SHARE = 0.1  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+"""The least share that grows with the size beyond the largest that is known."""
 MOST_UNEVEN = 1.25  # tuned, not measured
 """A launch may take this much longer for each unit of its size than a smaller one; more counts as a mishap."""
 MOST_STREAMS = 4096  # not tuned: a bound of the search
@@ -82,7 +83,7 @@ class Cost:
         mean_s = costs[-1] / sizes[-1]
         each_s = GROWING_SHARE * mean_s
         if len(sizes) > 1:
-            each_s = max(each_s, (costs[-1] - costs[0]) / (sizes[-1] - sizes[0]))
+            each_s = max(LEAST_GROWING_SHARE * mean_s, (costs[-1] - costs[0]) / (sizes[-1] - sizes[0]))
         self._line = sizes, costs, each_s
 
     @property

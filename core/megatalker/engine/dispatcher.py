@@ -12,9 +12,7 @@ from megatalker.engine.failover import suspect
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.handing_out import pass_joints
 from megatalker.engine.incoming_text import read_incoming
-from megatalker.engine.interpreter import SWITCH_S
 from megatalker.engine.scheduler import (
-    FORCED_PREFILL_S,
     CodecLaunch,
     DecodeLaunch,
     NextLaunch,
@@ -32,7 +30,11 @@ from megatalker.engine.waiting import WaitingRequests
 from megatalker.prompt import PromptBuilder
 from megatalker.settings import Settings
 
-LAUNCH_S = 0.005  # tuned, not measured
+ARRIVALS_APART_S = 0.0003  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+"""Requests that follow one another so soon come at one moment: while nothing plays, a prefill batch waits for them."""
+MOST_ARRIVALS_S = 0.02  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+"""The longest that a prefill batch waits for further requests."""
+LAUNCH_S = 0.005  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Audio that a stream needs sooner than this is handed out before prompts are built and launched."""
 PREFILL_LAUNCHES = 3  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Launches of one prefill batch that requests can join which arrive during the first."""
@@ -236,12 +238,12 @@ class Dispatcher:
         return True
 
     def _await_arrivals(self) -> None:
-        """Wait for requests that follow within a switch of threads each: they are checked in another thread, which the
-        prefill of the first few would hold up, and they would wait for its end.
+        """Wait for requests that follow at once: they are checked in another thread, which the prefill of the first few
+        would hold up, and they would wait for its end.
         """
         clock = self._state.clock
-        until = clock() + FORCED_PREFILL_S
-        while clock() < until and self._handle_commands(SWITCH_S):
+        until = clock() + MOST_ARRIVALS_S
+        while clock() < until and self._handle_commands(ARRIVALS_APART_S):
             pass
 
     def _open(self, begun: Sequence[Utterance], view: View[Utterance]) -> bool:

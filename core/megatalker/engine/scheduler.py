@@ -30,7 +30,7 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.costs import NEARLY_FULL, SUSTAINABLE, Budget, Costs
 
 MARGIN_S = 0.035  # measured: docs/notes/throughput.md#what-each-constant-is-worth
-"""A launch ends this much before the first stream needs what comes after it: it may take longer than predicted."""
+"""A prefill batch ends this much before the first stream needs the device: it may take longer than predicted."""
 FULL_MARGIN_S = 0.2  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The same on an engine that is nearly full: only if streams have this much in hand, there is time left for more."""
 GROWTH = 0.5  # measured: docs/notes/throughput.md#what-each-constant-is-worth
@@ -38,9 +38,14 @@ GROWTH = 0.5  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 knows what these did."""
 LONG_PREFILL_S = 0.03  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The longest prefill batch while streams are playing: the longer it is, the worse it is predicted."""
-FORCED_PREFILL_S = 0.02  # tuned, not measured
-"""The longest prefill batch for which streams wait though their playback runs dry, and the longest that one waits for
-further requests."""
+FORCED_PREFILL_S = 0.02  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+"""The longest prefill batch for which streams wait though their playback runs dry."""
+AUDIO_MARGIN_S = 0.05  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+"""A codec step ends this much before a stream needs its audio: a prefill batch may come before it."""
+FRAMES_MARGIN_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+"""A decode step ends this much before a stream needs its frame."""
+SOON_S = 0.1  # measured: docs/notes/throughput.md#what-each-constant-is-worth
+"""Frames whose playback comes within this time are made audio before the next frames."""
 MOST_CODEC_STREAMS = 64  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Streams of the largest codec step: larger ones save no time, and a request that arrives meanwhile waits."""
 ENOUGH_S = 2.0  # measured: docs/notes/throughput.md#what-each-constant-is-worth
@@ -187,7 +192,7 @@ def room(view: View[StreamT], now: float, lost_s: float = 0.0) -> Room:
     """
     streams, costs = view.streams, view.costs
     margin_s = lost_s + (FULL_MARGIN_S if costs.need(view.running) > NEARLY_FULL else MARGIN_S)
-    soon = now + margin_s + FRAME_SECONDS
+    soon = now + margin_s + SOON_S
     decoded = [one for one in streams if one.ungiven and (one.ungiven >= one.chunk_frames or one.deadline < soon)]
     others = [one for one in streams if not one.ungiven and one.decode_at <= soon]
     if not decoded and not others:
@@ -292,11 +297,11 @@ def _due(
             done_at += one.ungiven * each_s
             left_s = one.deadline - done_at
             spare_s = min(spare_s, left_s)
-            if left_s < MARGIN_S:
+            if left_s < AUDIO_MARGIN_S:
                 urgent_until = one.deadline
         hungry_at = min([one.deadline for one in ready if not one.ungiven], default=math.inf)
-        frame_s = launch_s + 2 * costs.most_frames * each_s + MARGIN_S  # with a codec step before and after it
-        if ready and spare_s > MARGIN_S and hungry_at - now < frame_s:
+        frame_s = launch_s + 2 * costs.most_frames * each_s + FRAMES_MARGIN_S  # with a codec step before and after it
+        if ready and spare_s > FRAMES_MARGIN_S and hungry_at - now < frame_s:
             return ()
     return [one for one in decoded if one.ungiven >= one.chunk_frames or one.deadline <= urgent_until]
 

@@ -15,6 +15,8 @@ from megatalker.checkpoint.config import FRAME_SAMPLES, FRAME_SECONDS, SAMPLE_RA
 from megatalker.engine.speech.outputs import BackendSwitch, Chunk, FinishReason
 from megatalker.engine.speech.word_times import BegunSegment
 
+SLACK_S = 0.02  # tuned, not measured
+"""Audio kept in hand for what cannot be foreseen: thread switches, the consumer's own work."""
 BUSY_SHARE = 0.75  # measured: docs/notes/throughput.md#larger-chunks
 """Share of the time that frames of all streams take, from which on chunks grow as fast as they may: they cost less."""
 
@@ -107,19 +109,19 @@ class ChunkPolicy:
     target: int = 1
     """Frames of the next chunk."""
 
-    def plan_next(self, frames: int, spare_s: float, most: int, round_s: float) -> None:
+    def plan_next(self, frames: int, ahead_s: float, most: int, round_s: float) -> None:
         """A chunk was handed out. The next is twice as large if it can be made in time.
 
         Args:
             frames: of that chunk.
-            spare_s: how long playback can wait for it.
+            ahead_s: audio that playback has in hand, that chunk included.
             most: frames of the largest chunk that keeps nobody waiting for long, where there is time for small ones.
             round_s: what the engine needs for a frame of every stream, with its audio; 0 while that is unknown.
         """
         if round_s >= BUSY_SHARE * FRAME_SECONDS:
             fits = most = 2 * frames
         elif round_s:
-            fits = int((spare_s - 2 * round_s) / round_s)  # begun this long before playback runs dry
+            fits = int((ahead_s - 2 * round_s - SLACK_S) / round_s)  # begun this long before playback runs dry
         else:
             fits = 1
         self.target = max(1, min(2 * frames, self.max_frames, most, fits))
