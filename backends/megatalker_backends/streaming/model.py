@@ -46,8 +46,9 @@ class StreamingDecoder(nn.Module):
         (samples,) = self._decode([codes], [memory])
         return samples, self.layout.join(memory)
 
-    def frame_by_frame(self, codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Do the same, so that a frame's bits do not depend on the frames and streams of its call.
+    def frame_by_frame(self, codes: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Do the same with a state ``[state size]`` for each stream, so that a frame's bits do not depend on the frames
+        and streams of its call.
 
         Each frame takes the same instructions, layer by layer for some frames at a time: they share the reading of a
         layer's weights.
@@ -58,7 +59,7 @@ class StreamingDecoder(nn.Module):
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             some = slice(start, start + FRAMES_AT_ONCE)
             samples += self._decode(frames[some], memory_of[some])
-        return torch.cat(samples).view(len(codes), -1), torch.cat([self.layout.join(memory) for memory in memories])
+        return torch.cat(samples).view(len(codes), -1), [self.layout.join(memory)[0] for memory in memories]
 
     def _decode(self, codes: Sequence[Tensor], memories: Memories) -> list[Tensor]:
         parts = self.transformer(self.pre_conv([*map(self.codebooks, codes)], memories), memories)

@@ -95,15 +95,16 @@ def _compiled(decoder: StreamingDecoder) -> Decode:
     with _compiler_errors():
         compiled: Decode = torch.compile(decoder, dynamic=False, fullgraph=True, options=OPTIONS)
 
-    def decode(codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+    def decode(codes: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         chunks, successors = list[Tensor](), list[Tensor]()
         with _compiler_errors():
-            for stream, state in zip(codes, states[:, None], strict=True):
+            for stream, begin in zip(codes, states, strict=True):
+                state = begin[None]
                 for frame in stream:
                     samples, state = compiled(frame.view(1, 1, -1), state)
                     chunks.append(samples)
-                successors.append(state)
-        return torch.cat(chunks).view(len(codes), -1), torch.cat(successors)
+                successors.append(state[0])
+        return torch.cat(chunks).view(len(codes), -1), successors
 
     return decode
 

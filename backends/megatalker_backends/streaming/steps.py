@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +13,9 @@ from megatalker_backends.sizes import next_size, sizes_up_to, split_into
 
 logger = logging.getLogger(__name__)
 
-Decode = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""``(codes [streams, frames, groups] int64, states [streams, size]) -> (samples, next states)``; no side effects."""
+Decode = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""``(codes [streams, frames, groups] int64, states) -> (samples, next states)``; no side effects. Of :class:`Steps`
+with a list of states ``[size]``, of :class:`FixedSteps` with one tensor ``[streams, size]``."""
 Results = tuple[Tensor, Tensor]
 Prepare = Callable[[Callable[[], Results]], Callable[[], Results]]
 """Turns work on fixed tensors into a function that repeats it; results last until any such function runs."""
@@ -59,8 +61,7 @@ class Steps:
         Returns:
             ``[streams, samples]`` and the next states, as new tensors.
         """
-        samples, successors = self._decode(codes, torch.stack(list(states)))
-        return samples, list(successors)
+        return self._decode(codes, states)
 
     def warmup(self) -> None:
         """Run every size that is prepared when it is first met."""
