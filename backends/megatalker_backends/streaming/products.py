@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megatalker.checkpoint.pages import release_pages
 from megatalker_backends.sizes import next_size
 
 SIZES = (4, 8, 16, 32)
@@ -24,6 +25,7 @@ def lay_out(decoder: nn.Module) -> None:
     for module in decoder.modules():
         for name in getattr(module, "few_rows", ()):
             setattr(module, name, getattr(module, name).t().contiguous().t())
+    release_pages(())
 
 
 def linear(parts: Sequence[Tensor], weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
