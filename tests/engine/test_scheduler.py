@@ -14,6 +14,7 @@ from megatalker.engine.costs import (
     MOST_CODEC_FRAMES,
     MOST_PREFILL_S,
     NEARLY_FULL,
+    UNBATCHED_STREAMS,
     Budget,
     Costs,
 )
@@ -270,8 +271,8 @@ def test_audio_is_hurried_unless_the_engine_is_slower_than_playback(need: float,
 def test_a_backend_without_batches_gets_the_streams_with_the_earliest_deadlines() -> None:
     playing = [stream(0.5 - 0.1 * place) for place in range(5)]
     costs = known()
-    costs.most_decoded = 1
-    assert pick(view(*playing, costs=costs, batched=False), NOW) == DecodeLaunch(playing[-1:])
+    costs.most_decoded = UNBATCHED_STREAMS
+    assert pick(view(*playing, costs=costs, batched=False), NOW) == DecodeLaunch(playing[:-3:-1])
     costs.most_decoded = 3
     assert pick(view(*playing, costs=costs), NOW) == DecodeLaunch(playing[:-4:-1])
 

@@ -34,6 +34,8 @@ MOST_CODEC_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-
 MOST_PREFILL_S = 0.06  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The longest prefill batch while nothing plays: on a slow device larger ones save no time. After this long a batch
 takes no further prompts, because until a device is known it may be slow."""
+UNBATCHED_STREAMS = 2  # tuned, not measured
+"""Streams of a decode step of a backend that takes them one after another."""
 NEWEST = 0.2  # tuned, not measured
 """Weight of the newest observation: of a launch in what its size costs, of a text in :class:`Throughput`."""
 MOST_SURPRISE = 4.0  # measured: docs/notes/throughput.md#what-each-constant-is-worth

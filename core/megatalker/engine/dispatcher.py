@@ -7,7 +7,7 @@ from itertools import count
 
 from megatalker.checkpoint.config import FRAME_SECONDS
 from megatalker.engine.codec_stage import CodecStage
-from megatalker.engine.costs import MOST_PREFILL_S
+from megatalker.engine.costs import MOST_PREFILL_S, UNBATCHED_STREAMS
 from megatalker.engine.failover import suspect
 from megatalker.engine.guarded_calls import Fault, GuardedCalls
 from megatalker.engine.handing_out import pass_joints
@@ -138,7 +138,7 @@ class Dispatcher:
             talker, codec = state.talker.instance, state.codec.instance
             batched = talker.capabilities.batch
             most = math.inf if talker.max_streams is None else talker.max_streams
-            state.costs.most_decoded = most if batched else 1
+            state.costs.most_decoded = most if batched else min(most, UNBATCHED_STREAMS)
             codec_limit = math.inf if codec.max_streams is None else codec.max_streams
         return View(
             state.utterances,
