@@ -1,17 +1,12 @@
 """Products of a few rows: their bits are those of any other number of rows, in the libraries' own calls."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
+from commands import run_test_with_avx2
 from megatalker_backends.streaming import products
 from megatalker_backends.streaming.products import LARGE, SIZES, lay_out, linear
-from waiting import PROCESS_S
 
 INPUTS, OUTPUTS = 512, 768
 
@@ -76,9 +71,6 @@ def test_matrices_keep_their_values_when_they_are_laid_out() -> None:
 
 
 def test_the_bits_are_the_same_with_other_kernels_of_the_library() -> None:
-    """MKL chooses them at the start of a process; with AVX2 it has two for the rows of one call."""
-    test = f"{Path(__file__)}::test_a_row_has_the_same_bits_whatever_it_shares_a_call_with"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
-    avx2 = {**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-    found = subprocess.run(command, env=avx2, capture_output=True, text=True, timeout=PROCESS_S)
+    """With AVX2 MKL has two for the rows of one call."""
+    found = run_test_with_avx2(f"{__file__}::test_a_row_has_the_same_bits_whatever_it_shares_a_call_with")
     assert found.returncode == 0, found.stdout

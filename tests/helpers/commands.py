@@ -57,6 +57,13 @@ def run_program(
     return subprocess.CompletedProcess(arguments, process.exitcode, stdout, said[errors].decode())
 
 
+def run_test_with_avx2(test: str) -> subprocess.CompletedProcess[str]:
+    """Run a test in a new process whose MKL uses AVX2: it reads its choice of kernels once, at the start."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
+    avx2 = {**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    return subprocess.run(command, env=avx2, capture_output=True, text=True, timeout=PROCESS_S)
+
+
 def _run(
     program: str, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], *streams: Connection
 ) -> None:

@@ -33,11 +33,10 @@ def linear(parts: Sequence[Tensor], weight: Tensor, bias: Tensor | None = None) 
 
     On a CPU a part's bits do not depend on the other parts; parts of many rows are multiplied one by one.
     """
-    if weight.numel() < LARGE or weight.device.type != "cpu" or torch.compiler.is_compiling():
+    large = weight.numel() >= LARGE and weight.device.type == "cpu" and not torch.compiler.is_compiling()
+    if not large or parts[0].shape[:-1].numel() >= SIZES[-1]:
         return [F.linear(part, weight, bias) for part in parts]
     rows = [part.flatten(0, -2) for part in parts]
-    if len(rows[0]) >= SIZES[-1]:
-        return [F.linear(part, weight, bias) for part in parts]
     products = torch.split(_joined([*_calls(_joined(rows), weight, bias)]), [len(some) for some in rows])
     return [product.view(*part.shape[:-1], -1) for product, part in zip(products, parts, strict=True)]
 
@@ -61,5 +60,6 @@ def _sizes(weight: Tensor, bias: Tensor | None) -> Sequence[int]:
         row = torch.linspace(-1, 1, weight.shape[1]).expand(SIZES[-1], -1).contiguous()
         products = [F.linear(row[:size], weight, bias) for size in SIZES]
         first = products[0][0]
-        _alike[key] = [size for size, some in zip(SIZES, products, strict=True) if (some == first).all()]
-    return _alike[key] if _alike[key][:1] == [SIZES[0]] else (1,)
+        found = [size for size, some in zip(SIZES, products, strict=True) if (some == first).all()]
+        _alike[key] = found if SIZES[0] in found else (1,)
+    return _alike[key]

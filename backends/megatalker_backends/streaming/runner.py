@@ -75,7 +75,8 @@ class TorchRunner:
         elif settings.compile:
             self._steps = Steps(_compiled(decoder), shape)
         else:
-            lay_out(decoder)
+            if device.type == "cpu":
+                lay_out(decoder)
             self._steps = Steps(decoder.frame_by_frame, shape)
         self.chunk_invariant = self._steps.chunk_invariant
 

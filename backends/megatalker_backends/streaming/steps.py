@@ -14,8 +14,8 @@ from megatalker_backends.sizes import next_size, sizes_up_to, split_into
 logger = logging.getLogger(__name__)
 
 Decode = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""``(codes [streams, frames, groups] int64, states) -> (samples, next states)``; no side effects. Of :class:`Steps`
-with a list of states ``[size]``, of :class:`FixedSteps` with one tensor ``[streams, size]``."""
+"""``(codes [streams, frames, groups] int64, states) -> (samples, next states)``; no side effects. States are a list of
+``[size]`` for :class:`Steps`, and one tensor ``[streams, size]`` for :class:`FixedSteps`."""
 Results = tuple[Tensor, Tensor]
 Prepare = Callable[[Callable[[], Results]], Callable[[], Results]]
 """Turns work on fixed tensors into a function that repeats it; results last until any such function runs."""

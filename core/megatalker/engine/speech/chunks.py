@@ -119,12 +119,12 @@ class ChunkPolicy:
             round_s: what the engine needs for a frame of every stream, with its audio; 0 while that is unknown.
         """
         if round_s >= BUSY_SHARE * FRAME_SECONDS:
-            fits = most = 2 * frames
+            fits = 2 * frames
         elif round_s:
-            fits = int((ahead_s - 2 * round_s - SLACK_S) / round_s)  # begun this long before playback runs dry
+            fits = min(most, int((ahead_s - 2 * round_s - SLACK_S) / round_s))  # begun this long before it runs dry
         else:
             fits = 1
-        self.target = max(1, min(2 * frames, self.max_frames, most, fits))
+        self.target = max(1, min(2 * frames, self.max_frames, fits))
 
 
 def chunk_limit(max_chunk_frames: int, max_ahead_s: float | None) -> int:
