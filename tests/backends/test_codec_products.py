@@ -1,19 +1,20 @@
 """Products of a few rows: their bits are those of any other number of rows, in the libraries' own calls."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 from commands import run_test_with_avx2
 from megatalker_backends.streaming import products
-from megatalker_backends.streaming.products import LARGE, SIZES, lay_out, linear
+from megatalker_backends.streaming.products import SIZES, lay_out, linear, product
 
 INPUTS, OUTPUTS = 512, 768
 
 
 def matrix() -> Tensor:
     weight = torch.randn(OUTPUTS, INPUTS, generator=torch.Generator().manual_seed(1)) / INPUTS**0.5
-    assert weight.numel() >= LARGE
     return weight.t().contiguous().t()
 
 
@@ -54,6 +55,25 @@ def test_a_library_whose_rows_are_never_alike_gets_one_at_a_time(monkeypatch: py
     monkeypatch.setattr(products.F, "linear", uneven)
     (found,) = linear([rows(6)], matrix())
     torch.testing.assert_close(found, plain(rows(6), matrix()), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "steps"), [(768, 5376, 32), (384, 2688, 160), (96, 672, 1920), (10, 70, 1920), (1, 672, 1920)]
+)
+@pytest.mark.parametrize("plus_of_each_step", [False, True])
+def test_a_product_of_many_steps_has_the_same_bits_with_any_number_of_threads(
+    outputs: int, inputs: int, steps: int, plus_of_each_step: bool, torch_threads: Callable[[int], None]
+) -> None:
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(outputs, inputs, generator=generator) / inputs**0.5
+    columns = torch.randn(inputs, steps, generator=generator)
+    plus = torch.randn(outputs, steps if plus_of_each_step else 1, generator=generator)
+    found = []
+    for threads in (1, 2, 3, 8):
+        torch_threads(threads)
+        found.append(product(weight, columns, plus))
+    assert all(torch.equal(each, found[0]) for each in found)
+    torch.testing.assert_close(found[0], weight @ columns + plus, atol=1e-5, rtol=0)
 
 
 def test_matrices_keep_their_values_when_they_are_laid_out() -> None:

@@ -78,5 +78,7 @@ class Doubling(nn.Module):
     def _mix(self, rows: Tensor, memory: list[Tensor]) -> Tensor:
         known = torch.cat((memory[self.slot], rows), dim=1)
         memory[self.slot] = known[:, rows.shape[1] :]
-        mixed = (known.unfold(1, self.taps.shape[1], 1) * self.taps).sum(dim=-1) + self.taps_bias
+        mixed = self.taps_bias
+        for first, tap in enumerate(self.taps.unbind(1)):  # the order of a sum over taps would depend on the frames
+            mixed = torch.addcmul(mixed, known[:, first : first + rows.shape[1]], tap)
         return F.layer_norm(mixed, (self.width,), eps=1e-6)

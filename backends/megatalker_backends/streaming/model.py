@@ -1,6 +1,7 @@
 """The whole incremental decoder as one function: codes and states in, samples and the next states out."""
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,9 @@ class StreamingDecoder(nn.Module):
         self.doublings = nn.ModuleList(
             Doubling(weights.within(f"upsample.{index}"), self.layout) for index in range(len(config.upsampling_ratios))
         )
-        self.waveform = Waveform(weights.within("decoder"), len(config.upsample_rates), self.layout)
+        self.waveform = Waveform(
+            weights.within("decoder"), config.upsample_rates, prod(config.upsampling_ratios), self.layout
+        )
 
     def forward(self, codes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """Decode ``codes`` ``[streams, frames, code groups]`` int64 from ``states`` ``[streams, state size]``.
@@ -54,16 +57,20 @@ class StreamingDecoder(nn.Module):
         layer's weights.
         """
         memories = [self.layout.split(state[None]) for state in states]
-        frames = [frame.view(1, 1, -1) for stream in codes for frame in stream]
-        memory_of, samples = [memory for memory in memories for _ in codes[0]], list[Tensor]()
-        for start in range(0, len(frames), FRAMES_AT_ONCE):
-            some = slice(start, start + FRAMES_AT_ONCE)
-            samples += self._decode(frames[some], memory_of[some])
-        return torch.cat(samples).view(len(codes), -1), [self.layout.join(memory)[0] for memory in memories]
+        groups = [slice(first, first + FRAMES_AT_ONCE) for first in range(0, len(states), FRAMES_AT_ONCE)]
+        samples = torch.cat([self._some_frame_by_frame(codes[some], memories[some]) for some in groups])
+        return samples, [self.layout.join(memory)[0] for memory in memories]
 
-    def _decode(self, codes: Sequence[Tensor], memories: Memories) -> list[Tensor]:
+    def _some_frame_by_frame(self, codes: Tensor, memories: Memories) -> Tensor:
+        streams, chunks = len(codes), list[Tensor]()
+        for some in torch.split(codes, max(1, FRAMES_AT_ONCE // streams), dim=1):
+            frames = self._decode([*some[:, None]], memories, some.shape[1])
+            chunks.append(torch.cat(frames).view(streams, -1))
+        return torch.cat(chunks, dim=1)
+
+    def _decode(self, codes: Sequence[Tensor], memories: Memories, pieces: int = 1) -> list[Tensor]:
         parts = self.transformer(self.pre_conv([*map(self.codebooks, codes)], memories), memories)
         for doubling in self.doublings:
             parts = doubling(parts, memories)
-        samples: list[Tensor] = self.waveform(parts, memories)
+        samples: list[Tensor] = self.waveform(parts, memories, pieces)
         return samples

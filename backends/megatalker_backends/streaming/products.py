@@ -1,10 +1,10 @@
-"""Products of a few rows a frame, which share the reading of their weights and keep their bits.
+"""Products whose bits depend on nothing but a frame's own numbers: not on the other frames of a call.
 
-A frame brings one to four rows to the largest matrices of the decoder, and reading those takes most of the time. Parts
-are the rows of one frame each, or those of a whole call.
+A frame brings one to four rows to the largest matrices of the decoder, and reading those takes most of the time: rows
+of many frames share it (:func:`linear`). Other matrices meet many steps of each frame (:func:`product`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,8 @@ from megatalker_backends.sizes import next_size
 
 SIZES = (4, 8, 16, 32)
 """Rows of calls to the matrix library, if it computes all rows of all of them alike."""
-LARGE = 2**18
-"""Weights of a matrix from which on it is worth while: smaller ones stay in a core's cache."""
+PIECES = 4
+"""Parts of the outputs of a product of many steps."""
 _alike: dict[tuple[object, ...], Sequence[int]] = {}
 
 
@@ -28,16 +28,34 @@ def lay_out(decoder: nn.Module) -> None:
     release_pages(())
 
 
+def product(weight: Tensor, columns: Tensor, plus: Tensor) -> Tensor:
+    """``weight`` ``[outputs, inputs]`` times ``columns`` ``[inputs, steps]``, plus ``[outputs, 1 or steps]``.
+
+    On a CPU always in :data:`PIECES` products, which torch shares out to threads: left to themselves, matrix libraries
+    add one large product up in another order with another number of threads.
+    """
+    if weight.device.type != "cpu":
+        return torch.addmm(plus, weight, columns)
+    if len(weight) % PIECES == 0:
+        rows = weight.view(PIECES, -1, weight.shape[1])
+        return torch.baddbmm(plus.view(PIECES, rows.shape[1], -1), rows, columns.expand(PIECES, -1, -1)).flatten(0, 1)
+    steps = columns.view(len(columns), PIECES, -1).transpose(0, 1)
+    return torch.bmm(weight.expand(PIECES, -1, -1), steps).transpose(0, 1).flatten(1).add_(plus)
+
+
 def linear(parts: Sequence[Tensor], weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
     """Multiply each of the parts ``[..., inputs]`` by ``weight`` ``[outputs, inputs]``.
 
-    On a CPU a part's bits do not depend on the other parts; parts of many rows are multiplied one by one.
+    On a CPU a row's bits do not depend on the other rows.
     """
-    large = weight.numel() >= LARGE and weight.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not large or parts[0].shape[:-1].numel() >= SIZES[-1]:
+    if weight.device.type != "cpu" or torch.compiler.is_compiling():
         return [F.linear(part, weight, bias) for part in parts]
-    rows = [part.flatten(0, -2) for part in parts]
-    products = torch.split(_joined([*_calls(_joined(rows), weight, bias)]), [len(some) for some in rows])
+    rows = _joined([part.flatten(0, -2) for part in parts])
+    sizes = _sizes(weight, bias)
+    made = _joined([_call(some, sizes, weight, bias) for some in torch.split(rows, sizes[-1])])
+    if len(parts) == 1:
+        return [made.view(*parts[0].shape[:-1], -1)]
+    products = torch.split(made, [part.shape[:-1].numel() for part in parts])
     return [product.view(*part.shape[:-1], -1) for product, part in zip(products, parts, strict=True)]
 
 
@@ -45,12 +63,11 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([*parts]) if len(parts) > 1 else parts[0]
 
 
-def _calls(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[Tensor]:
-    sizes = _sizes(weight, bias)
-    for some in torch.split(rows, sizes[-1]):
-        missing = next_size(sizes, len(some)) - len(some)
-        product = F.linear(F.pad(some, (0, 0, 0, missing)) if missing else some, weight, bias)
-        yield product[: len(some)]
+def _call(rows: Tensor, sizes: Sequence[int], weight: Tensor, bias: Tensor | None) -> Tensor:
+    missing = next_size(sizes, len(rows)) - len(rows)
+    if not missing:
+        return F.linear(rows, weight, bias)
+    return F.linear(torch.constant_pad_nd(rows, (0, 0, 0, missing)), weight, bias)[: len(rows)]
 
 
 def _sizes(weight: Tensor, bias: Tensor | None) -> Sequence[int]:

@@ -26,7 +26,7 @@ class Place:
     sin: Tensor
     """The same shape; negative in the first half, for use with halves swapped."""
     mask: Tensor
-    """``[streams, 1, frames, remembered + frames]``: 0 where a frame sees a key, -inf elsewhere."""
+    """``[streams * frames, 1, 1, remembered + 1]``: 0 where a frame's window has a key, -inf before the first frame."""
 
 
 class WindowLayer(nn.Module):
@@ -66,11 +66,16 @@ class WindowLayer(nn.Module):
         queries, keys = torch.split(turned, [self.heads, self.kv_heads], dim=2)
         known = torch.cat((memory[self.slot], torch.cat((keys, values), dim=2)), dim=1)
         memory[self.slot] = known[:, frames:]
-        keys, values = known.transpose(1, 2).chunk(2, dim=1)
+        windows = known.unfold(1, known.shape[1] - frames + 1, 1).flatten(0, 1)  # [streams * frames, heads, dim, seen]
+        keys, values = windows.transpose(2, 3).chunk(2, dim=1)
         mixed = F.scaled_dot_product_attention(
-            queries.transpose(1, 2), keys, values, attn_mask=place.mask, enable_gqa=self.heads != self.kv_heads
+            queries.flatten(0, 1).unsqueeze(2),
+            keys,
+            values,
+            attn_mask=place.mask,
+            enable_gqa=self.heads != self.kv_heads,
         )
-        return mixed.transpose(1, 2).flatten(2)
+        return mixed.view(streams, frames, -1)
 
 
 class WindowTransformer(nn.Module):
@@ -119,10 +124,10 @@ class WindowTransformer(nn.Module):
         steps = torch.arange(frames, device=position.device)
         angles = (position + steps)[:, :, None, None] * self.inverse_frequencies
         cos, sin = angles.cos(), angles.sin()
-        age = steps[:, None] + self.remembered - torch.arange(self.remembered + frames, device=position.device)
-        seen = (age >= 0) & (age <= self.remembered) & (age <= (position + steps)[:, :, None])
+        age = torch.arange(self.remembered, -1, -1, device=position.device)
+        seen = age <= (position + steps).flatten()[:, None]
         mask = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, -torch.inf)
-        return Place(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1), mask[:, None])
+        return Place(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1), mask[:, None, None])
 
 
 def _normed(parts: Sequence[Tensor], eps: float) -> list[Tensor]:

@@ -111,16 +111,16 @@ class FusedWeights:
         """Floats of one stream's context."""
         transformer, waveform = decoder.transformer, decoder.waveform
         self.table = self._put(decoder.codebooks.table)
-        self.pre = self._row_conv(decoder.pre_conv)
+        self.pre = self._conv(decoder.pre_conv)
         self.into = self._linear(transformer.into, transformer.into_bias)
         self.layers = [self._layer(layer) for layer in _members(transformer.layers, WindowLayer)]
         self.out = self._linear(transformer.out, transformer.out_bias)
         self.frequencies = self._put(transformer.inverse_frequencies)
         self.widenings = [self._widening(doubling) for doubling in _members(decoder.doublings, Doubling)]
-        self.first = self._row_conv(waveform.first)
+        self.first = self._conv(waveform.first)
         self.blocks = [self._block(block) for block in _members(waveform.blocks, UpsamplingBlock)]
         self.wave = self._wave(waveform.snake)
-        self.last = self._signal_conv(waveform.last)
+        self.last = self._conv(waveform.last)
 
     def _put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device).contiguous()
@@ -138,18 +138,13 @@ class FusedWeights:
     def _linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedProduct:
         return self._matrix(weight[:, None], bias)
 
-    def _conv(self, weight: Tensor, bias: Tensor, kernel: int, dilation: int, steps: int = 1) -> PackedProduct:
-        """``weight`` is ``[steps * outputs, inputs * kernel]``."""
-        taps = weight.view(steps, -1, weight.shape[1] // kernel, kernel).transpose(2, 3)
+    def _conv(self, conv: RowConv | SignalConv, steps: int = 1) -> PackedProduct:
+        """A convolution whose weight is ``[steps * outputs, inputs * kernel]``."""
+        kernel, dilation = conv.kernel, conv.dilation
+        taps = conv.weight.view(steps, -1, conv.weight.shape[1] // kernel, kernel).transpose(2, 3)
         taps = _in_eights(taps, 1, 3).flatten(0, 1)
         slot = self._reserve((kernel - 1) * dilation, self._numbers.words(taps.shape[2]))
-        return self._matrix(taps, _in_eights(bias.view(steps, -1), 1).flatten(), dilation, slot)
-
-    def _row_conv(self, conv: RowConv, steps: int = 1) -> PackedProduct:
-        return self._conv(conv.weight, conv.bias, conv.kernel, 1, steps)
-
-    def _signal_conv(self, conv: SignalConv) -> PackedProduct:
-        return self._conv(conv.weight, conv.bias, conv.context // conv.dilation + 1, conv.dilation)
+        return self._matrix(taps, _in_eights(conv.bias.view(steps, -1), 1).flatten(), dilation, slot)
 
     def _wave(self, snake: Snake) -> Wave:
         return Wave(*(self._put(_in_eights(factor.flatten(), 0)) for factor in (snake.frequency, snake.height)))
@@ -170,12 +165,12 @@ class FusedWeights:
 
     def _block(self, block: UpsamplingBlock) -> Block:
         units = [self._unit(unit) for unit in _members(block.units, ResidualUnit)]
-        return Block(self._wave(block.snake), self._row_conv(block.conv.conv, block.conv.rate), units)
+        return Block(self._wave(block.snake), self._conv(block.conv.conv, block.conv.rate), units)
 
     def _unit(self, unit: ResidualUnit) -> Unit:
         return Unit(
             before=self._wave(unit.before),
-            conv=self._signal_conv(unit.conv),
+            conv=self._conv(unit.conv),
             between=self._wave(unit.between),
             point=self._linear(_in_eights(unit.weight, 0, 1), _in_eights(unit.bias.flatten(), 0)),
         )
