@@ -93,6 +93,7 @@ BEGINS_WORK = re.compile(
 """Calls that start concurrent work. Tasks of a group are no concern: they end with it and raise their exceptions."""
 WORK_IN_SIGHT = {
     "core/megatalker/serving/background.py": "the one place where work begins that nobody awaits",
+    "backends/megatalker_backends/streaming/side_by_side.py": "its result is asked for at once",
     "core/megatalker/checkpoint/hub.py": "its result is asked for when the download ends",
     "core/megatalker/cli/bench/drive.py": "gathered at the end, and raised",
     "core/megatalker/cli/say/standard_input.py": "a thread that keeps what it raised, and ends its stream",
