@@ -104,6 +104,7 @@ WORK_IN_SIGHT = {
     "core/megatalker/engine/watchdog.py": "a thread whose failure ends the engine",
     "core/megatalker/engine/worker.py": "a thread whose failure ends the engine",
     "core/megatalker/serving/client/connection.py": "whichever of them ends ends the client, with its exception",
+    "core/megatalker/serving/server/accepting.py": "a callback of a task of background work",
     "core/megatalker/serving/server/audio_response.py": "awaited before the response begins",
     "core/megatalker/serving/server/references.py": "awaited by the requests that name the recording",
     "core/megatalker/serving/server/socket_session.py": "a callback of a group's task",

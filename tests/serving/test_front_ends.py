@@ -4,11 +4,12 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -33,11 +34,14 @@ pytestmark = pytest.mark.slow
 
 TEXT = "Hello there, this is a sentence."
 CONFIG = "served.toml"
+MOST_CONNECTIONS = 64
+ANNA = {"Authorization": "Bearer mt-anna"}
 KEYS = {"one": "max_streams = 1", "few": "requests_per_minute = 3", "anna": ""}
 
 
 def write_settings(folder: Path, front_ends: int = 2, **server: object) -> None:
-    lines = [f"[server]\nfront_ends = {front_ends}", *(f'{name} = "{value}"' for name, value in server.items())]
+    asked = {"front_ends": front_ends, "max_connections": MOST_CONNECTIONS} | server
+    lines = ["[server]", *(f'{name} = "{value}"' for name, value in asked.items())]
     for name, limits in KEYS.items():
         lines += [f"[server.keys.{name}]", f'hash = "{hash_key("mt-" + name)}"', limits]
     new = folder / "new.toml"
@@ -134,6 +138,31 @@ def test_limits_of_keys_hold_for_all_front_ends_together(server: RunningServer) 
         eventually(lambda: server.post("one").status_code == 429, "the server knows of it")
         assert at_once(server, 12, "one") == [429] * 12
     eventually(lambda: server.post("one").status_code == 200, "its utterance has ended")
+
+
+def test_a_front_end_has_the_places_that_others_leave(server: RunningServer) -> None:
+    """While one of the two stands still, the other one has more than its half."""
+    still = min(server.front_ends)
+    os.kill(still, signal.SIGSTOP)
+    try:
+        with ExitStack() as opened:
+            for _ in range(MOST_CONNECTIONS - 1):
+                opened.enter_context(connect(f"ws{server.url[4:]}/v1/speak", additional_headers=ANNA))
+    finally:
+        os.kill(still, signal.SIGCONT)
+
+
+def test_connections_that_come_at_once_are_shared_out(server: RunningServer) -> None:
+    def held(process: psutil.Process) -> int:
+        return sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections("tcp"))
+
+    with ExitStack() as opened:
+        address = httpx.URL(server.url)
+        for _ in range(MOST_CONNECTIONS // 2):
+            opened.enter_context(socket.create_connection((address.host, address.port or 0)))
+        eventually(
+            lambda: min(map(held, server.processes.front_ends)) >= MOST_CONNECTIONS // 8, "each has some of them"
+        )
 
 
 def test_a_token_opens_every_front_end(server: RunningServer) -> None:

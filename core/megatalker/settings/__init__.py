@@ -152,7 +152,7 @@ class ServerSettings(BaseModel):
     """Largest body of other requests, and largest message of a WebSocket."""
     max_connections: Positive = 1000
     """One more takes the place of a connection that has sent no whole request yet, or of one of the owner (key or
-    address) that has most; or it is refused. Each front end may hold its share of them."""
+    address) that has most; or it is refused. A front end may have its share of them, and what others leave."""
     request_timeout_s: Seconds = 30.0
     """A connection has this long to send a whole request."""
     send_timeout_s: Seconds = 30.0

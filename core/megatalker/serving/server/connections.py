@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from megatalker.serving.server.callers import RequestContext, address_owner
+from megatalker.serving.server.places import Places
 from megatalker.serving.server.problems import TooManyConnectionsError
 from megatalker.settings import ServerSettings
 
@@ -34,6 +35,7 @@ class ServerConnection(asyncio.Protocol):
     """
 
     settings: ClassVar[ServerSettings]
+    places: ClassVar[Places]
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     connections: set[Any]
@@ -47,6 +49,7 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Count the connection."""
         super().connection_made(transport)
+        self.places.hold(len(self.connections))
         self.made_at = time.monotonic()
         peer = transport.get_extra_info("peername")
         self.address = address_owner(str(peer[0]) if isinstance(peer, tuple) else "")
@@ -58,6 +61,7 @@ class ServerConnection(asyncio.Protocol):
         if scope:
             scope["state"].pop(CONNECTION, None)  # each keeps the other alive
         super().connection_lost(exc)
+        self.places.hold(len(self.connections))
 
     # ---- what the client does not read
 
@@ -134,7 +138,7 @@ class ServerConnection(asyncio.Protocol):
         """A connection was made: where there are too many, close one that sends no request, of the address that has
         most of them. Where there is none, the new one may stay until its owner is known (:meth:`claim_place`).
         """
-        most = self.settings.max_connections
+        most = self.places.limit
         if len(self.connections) <= most:
             return
         if len(self.connections) > MOST_LINGERING * most:
@@ -160,7 +164,7 @@ class ServerConnection(asyncio.Protocol):
             TooManyConnectionsError: no owner has that many more; this connection has no place.
         """
         everybody = self._open()
-        if len(everybody) <= self.settings.max_connections:
+        if len(everybody) <= self.places.limit:
             return
         held = _by_owner(everybody)
         greatest, most = held.most_common(1)[0]

@@ -31,6 +31,7 @@ from megatalker.serving.processes.control import (
 from megatalker.serving.server.front_end_orders import DRAIN, RETIRE, STOP, FrontEndStart
 from megatalker.serving.server.lazy_engine import LazyEngine
 from megatalker.serving.server.logs import configure_logging
+from megatalker.serving.server.places import Places
 from megatalker.serving.server.process import TalkServer
 from megatalker.serving.server.usage import KeyUsage
 from megatalker.settings import Settings
@@ -58,6 +59,7 @@ class FrontEnd(TalkServer):
             start.settings_file,
             KeyUsage(start.usage, start.number),
             wyoming=None if start.wyoming is None else socket.socket(fileno=start.wyoming),
+            places=Places(settings.server.max_connections, start.front_ends, start.places, start.number),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beats: asyncio.Task[None] | None = None

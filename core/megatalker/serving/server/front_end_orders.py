@@ -28,6 +28,9 @@ class FrontEndStart:
     settings_file: Path | None
     usage: Path
     """SQLite file in which all front ends count what keys use."""
+    places: Path
+    """The file in which each front end says how many connections it has."""
+    front_ends: int
     others_serve: bool
     """There are front ends that serve: this one takes no connection before it is warm."""
     log_levels: dict[str, int]

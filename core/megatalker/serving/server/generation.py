@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from math import ceil
 from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
@@ -21,6 +20,7 @@ from megatalker.serving.processes.control import LONGEST_GAP_S, ClientFailed, Cl
 from megatalker.serving.processes.supervisor import EngineSupervisor, Restarts
 from megatalker.serving.server.defaults import SHARED_METRICS, engine_devices, front_end_count
 from megatalker.serving.server.front_end_orders import STOP, FrontEndStart
+from megatalker.serving.server.places import Places
 from megatalker.serving.server.usage import KeyUsage
 from megatalker.settings import Settings
 
@@ -41,12 +41,15 @@ class ServerState:
         self.metrics, self.usage_file = self.folder / "metrics", self.folder / "usage"
         self.metrics.mkdir()
         self.usage = KeyUsage(self.usage_file)
+        self.places_file = self.folder / "places"
+        Places.create(self.places_file)
         self.secret = SecretStr(secrets.token_urlsafe(32))
         self.numbers = itertools.count(1)
 
     def forget_front_end(self, number: int, pid: int) -> None:
         """A front end is over."""
         self.usage.forget_process(number)
+        Places.forget(self.places_file, number)
         mark_process_dead(pid, str(self.metrics))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -79,10 +82,7 @@ class Generation:
         self.closed = False
         devices = engine_devices(settings)
         self.count = front_end_count(settings, devices)
-        own = {
-            "token_secret": settings.server.token_secret or shared.secret,
-            "max_connections": ceil(settings.server.max_connections / self.count),
-        }
+        own = {"token_secret": settings.server.token_secret or shared.secret}
         self.settings = settings.model_copy(update={"server": settings.server.model_copy(update=own)})
         self.what = ""
         """Checkpoint, backend and codec, in words."""
@@ -159,6 +159,8 @@ class Generation:
             folder=self.engines.folder,
             settings_file=shared.settings_file,
             usage=shared.usage_file,
+            places=shared.places_file,
+            front_ends=self.count,
             others_serve=self._beside or self.ready,
             log_levels=log_levels(),
         )

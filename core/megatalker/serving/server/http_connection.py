@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from megatalker.errors import InvalidRequestError, MegatalkerError
 from megatalker.serving.server.connections import CONNECTION, ServerConnection
+from megatalker.serving.server.places import Places
 from megatalker.serving.server.problems import TooManyConnectionsError, respond
 from megatalker.settings import ServerSettings
 
@@ -213,9 +214,9 @@ class _UntilClosed(_Answer):
         await super().send(message)
 
 
-def http_connection(settings: ServerSettings) -> type[HttpConnection]:
+def http_connection(settings: ServerSettings, places: Places) -> type[HttpConnection]:
     """The class of one server's HTTP connections, as uvicorn wants it."""
-    return type("HttpConnection", (HttpConnection,), {"settings": settings})
+    return type("HttpConnection", (HttpConnection,), {"settings": settings, "places": places})
 
 
 def _too_large(what: str) -> tuple[MegatalkerError, HTTPStatus]:

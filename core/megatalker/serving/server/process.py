@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from megatalker.errors import MegatalkerError, SettingsError
+from megatalker.serving.server.accepting import SharedSocketServer
 from megatalker.serving.server.address import guard_loopback, server_url
 from megatalker.serving.server.app import create_app
 from megatalker.serving.server.connections import watch_closing
 from megatalker.serving.server.http_connection import http_connection
 from megatalker.serving.server.information import Aliases
 from megatalker.serving.server.lazy_engine import ServedEngine
+from megatalker.serving.server.places import Places
 from megatalker.serving.server.socket_connection import socket_connection
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.usage import KeyUsage
@@ -69,6 +71,7 @@ class TalkServer(uvicorn.Server):
         settings_file: whose keys it follows.
         usage: of its keys, which other processes share.
         wyoming: from :func:`~megatalker.serving.server.address.bind_wyoming`.
+        places: for its connections; by default all.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class TalkServer(uvicorn.Server):
         usage: KeyUsage | None = None,
         *,
         wyoming: socket.socket | None = None,
+        places: Places | None = None,
     ) -> None:
+        self._places = places or Places(settings.max_connections)
         settings = guard_loopback(settings, bound.getsockname()[0])
         app = create_app(engine, settings, settings_file, usage)
         super().__init__(
@@ -88,8 +93,8 @@ class TalkServer(uvicorn.Server):
                 app,
                 log_config=None,
                 loop=f"{ServerLoop.__module__}:{ServerLoop.__name__}",
-                http=http_connection(settings),
-                ws=socket_connection(settings),
+                http=http_connection(settings, self._places),
+                ws=socket_connection(settings, self._places),
                 ws_max_size=settings.max_message_bytes,
                 ws_per_message_deflate=False,  # compressing audio saves nothing
                 proxy_headers=False,  # the application's own (trusted_proxies)
@@ -110,14 +115,24 @@ class TalkServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Take connections."""
-        await super().startup(sockets)
+        await super().startup([])  # its own servers would take all connections that wait
+        config, connections = self.config, self.server_state.connections
+
+        def connection() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
+            return made
+
+        servers: list[Any] = self.servers
+        servers += [
+            SharedSocketServer(bound, connection, config.ssl, connections, self._places) for bound in sockets or ()
+        ]
         if self._wyoming is not None:
             from megatalker.serving.server.wyoming_connection import wyoming_connection
 
-            make, aliases = wyoming_connection(self._settings), Aliases(self.service, self._settings)
-            self.servers.append(
-                await asyncio.get_running_loop().create_server(
-                    lambda: make(self.service, aliases, self.server_state.connections), sock=self._wyoming
+            make, aliases = wyoming_connection(self._settings, self._places), Aliases(self.service, self._settings)
+            servers.append(
+                SharedSocketServer(
+                    self._wyoming, lambda: make(self.service, aliases, connections), None, connections, self._places
                 )
             )
 

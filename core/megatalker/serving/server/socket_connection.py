@@ -10,6 +10,7 @@ from websockets.protocol import State
 
 from megatalker.serving.server.callers import TokenBucket
 from megatalker.serving.server.connections import CONNECTION, LINGER_S, ServerConnection
+from megatalker.serving.server.places import Places
 from megatalker.serving.server.problems import TooManyConnectionsError
 from megatalker.settings import ServerSettings
 
@@ -167,6 +168,6 @@ class SocketConnection(ServerConnection, WebSocketsSansIOProtocol):
             super().shutdown()
 
 
-def socket_connection(settings: ServerSettings) -> type[SocketConnection]:
+def socket_connection(settings: ServerSettings, places: Places) -> type[SocketConnection]:
     """The class of one server's WebSockets, as uvicorn wants it."""
-    return type("SocketConnection", (SocketConnection,), {"settings": settings})
+    return type("SocketConnection", (SocketConnection,), {"settings": settings, "places": places})

@@ -31,6 +31,7 @@ from megatalker.serving.server.audio_response import NOTHING_SAMPLES
 from megatalker.serving.server.callers import RequestContext, TokenBucket, enter_request
 from megatalker.serving.server.connections import ServerConnection
 from megatalker.serving.server.information import Aliases
+from megatalker.serving.server.places import Places
 from megatalker.serving.server.problems import TooManyConnectionsError, problem
 from megatalker.serving.server.socket_session import log_defect
 from megatalker.serving.server.speech_service import SpeechService, UtteranceSession
@@ -279,9 +280,9 @@ class WyomingConnection(ServerConnection, asyncio.StreamReaderProtocol):
         return Info(tts=[program])
 
 
-def wyoming_connection(settings: ServerSettings) -> type[WyomingConnection]:
+def wyoming_connection(settings: ServerSettings, places: Places) -> type[WyomingConnection]:
     """Return the class of one server's connections."""
-    return type("WyomingConnection", (WyomingConnection,), {"settings": settings})
+    return type("WyomingConnection", (WyomingConnection,), {"settings": settings, "places": places})
 
 
 async def read_event(reader: asyncio.StreamReader, most_bytes: int) -> Event | None:
