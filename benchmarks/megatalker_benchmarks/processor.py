@@ -193,7 +193,7 @@ class _Subject:
 
 
 def _codec_frame(codec: Codec, checkpoint: Checkpoint, frames: int, times: int) -> float:
-    """Decode a chunk of ``frames`` frames so many times; returns the seconds that the quickest took for each frame."""
+    """Decode a chunk of ``frames`` frames ``times`` times; return the seconds for each frame of the quickest."""
     state = codec.open()
     codes = torch.ones(frames, checkpoint.config.num_code_groups, dtype=torch.int64)
     return min(_seconds(partial(codec.decode, [state], [codes])) for _ in range(times)) / frames

@@ -36,7 +36,7 @@ def _work(function: Callable[..., Tensor], items: Iterable[tuple[int, tuple[Tens
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """So many threads whose operations use one thread each."""
+    """Return a pool of ``threads`` threads, each of which computes its operations alone."""
     pool, begun = ThreadPoolExecutor(threads, "megatalker-codec"), Barrier(threads + 1)
     for _ in range(threads):
         pool.submit(_begin, begun)

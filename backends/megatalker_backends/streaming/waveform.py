@@ -95,7 +95,7 @@ class Waveform(nn.Module):
         self.last = SignalConv(last("weight"), last("bias"), layout)
 
     def forward(self, parts: Sequence[Tensor], memories: Memories, pieces: int = 1) -> list[Tensor]:
-        """Each ``[streams, time, latent_dim]``, computed in so many pieces, to ``[streams, samples]`` of each."""
+        """Cut each ``[streams, time, latent_dim]`` into ``pieces`` by time; return ``[streams, samples]`` of each."""
         signals: Sequence[Tensor] = [
             piece.permute(2, 0, 1) for rows in self.first(parts, memories) for piece in rows.chunk(pieces, dim=1)
         ]

@@ -38,18 +38,18 @@ class Places:
 
     @staticmethod
     def forget(file: Path, number: int) -> None:
-        """A process is over, and so are its connections."""
+        """Count the connections of a process that has ended no longer."""
         with file.open("r+b") as opened:
             opened.seek(4 * (number % SLOTS))
             opened.write(_ABSENT)
 
     def hold(self, count: int) -> None:
-        """This process has so many connections."""
+        """Record that this process has ``count`` connections."""
         if not self._closed:
             self._counts[self._own] = count
 
     def close(self) -> None:
-        """This process takes no more; those that it has are not counted."""
+        """Record that this process takes no more connections; those that are open are counted no longer."""
         self._counts[self._own], self._closed = NOT_SERVING, True
 
     @property
