@@ -55,8 +55,8 @@ def linear(parts: Sequence[Tensor], weight: Tensor, bias: Tensor | None = None) 
     made = _joined([_call(some, sizes, weight, bias) for some in torch.split(rows, sizes[-1])])
     if len(parts) == 1:
         return [made.view(*parts[0].shape[:-1], -1)]
-    products = torch.split(made, [part.shape[:-1].numel() for part in parts])
-    return [product.view(*part.shape[:-1], -1) for product, part in zip(products, parts, strict=True)]
+    shares = torch.split(made, [part.shape[:-1].numel() for part in parts])
+    return [share.view(*part.shape[:-1], -1) for share, part in zip(shares, parts, strict=True)]
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -51,4 +51,5 @@ def _begin(begun: Barrier) -> None:
     begun.wait()
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_pool.cache_clear)
