@@ -50,6 +50,10 @@ class SharedSocketServer:
         self._places.hold(len(connections))
         self._listen()
 
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop that serves the connections."""
+        return self._loop
+
     def close(self) -> None:
         """Take no more connections; those that there are go on. May be called again."""
         if self._pause is not None:
