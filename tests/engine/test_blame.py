@@ -1,5 +1,6 @@
 """A backend that fails is replaced, but not when it fails at one request only: that request is ended, alone."""
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -225,3 +226,45 @@ def test_a_codec_is_not_retired_for_one_request(
         assert codes_of(two) == expected(tiny_custom_voice, 2)
     assert engine.metrics().faulty == {}
     eventually(lambda: engine.metrics().active == 0, "all rows are free")
+
+
+@pytest.mark.parametrize("ends", ["eos", "max_frames"])
+def test_speech_that_no_codec_can_make_is_missed_though_its_text_has_ended(
+    open_engine: Opener, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    engine, decode = open_engine(), FakeCodec.decode
+    frames = 6 if ends == "max_frames" else None
+    first = engine.speak(TEXT, seed=POISON, max_frames=frames, return_codes=True)
+    last = torch.tensor(codes_of(first)[-1])
+    assert first.finish_reason == ends
+
+    def poisoned(codec: FakeCodec, states: Sequence[CodecState], codes: Sequence[Tensor]) -> list[Tensor]:
+        if any((item == last).all(1).any() for item in codes):
+            fail()
+        return decode(codec, states, codes)
+
+    monkeypatch.setattr(FakeCodec, "decode", poisoned)
+    stream = engine.speak(TEXT, seed=POISON, max_frames=frames)
+    with pytest.raises(InvalidRequestError, match="codec backends fail"):
+        stream.read_all()
+    assert stream.finish_reason == "error"
+
+
+@pytest.mark.parametrize("role", ["talkers", "codecs"])
+def test_no_request_is_to_blame_where_memory_has_run_out(
+    open_engine: Opener, tiny_custom_voice: Checkpoint, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    kind: Any = {"talkers": FakeTalker, "codecs": FakeCodec}[role]
+    decode, calls = kind.decode, itertools.count()
+
+    def short_of_memory(backend: Any, *arguments: Any, **options: Any) -> Any:
+        if next(calls) in (0, 2):  # for all, and, after something harmless, for one alone
+            raise RuntimeError("can't allocate memory: you tried to allocate 64 bytes")
+        return decode(backend, *arguments, **options)
+
+    engine = open_engine(Fakes(**{role: {name: Behaviour() for name in ("first", "second", "third")}}))
+    monkeypatch.setattr(kind, "decode", short_of_memory)
+    streams = together(engine, *SEEDS)
+    for seed, stream in zip(SEEDS, streams, strict=True):
+        assert codes_of(stream) == expected(tiny_custom_voice, seed)
+    assert set(engine.metrics().faulty) == {f"{role[:-1]} first", f"{role[:-1]} second"}

@@ -165,7 +165,7 @@ class CodecStage:
                 try:
                     utterance.codec_state = self._open(utterance)
                 except REQUEST_ERRORS as error:
-                    _refuse(utterance, error)
+                    utterance.fail(error)
                 utterance.update(self._state.clock())
 
     def collect(self, dry_before: float = math.inf) -> bool:
@@ -203,7 +203,7 @@ class CodecStage:
             download = self._decode(states, codes, utterances)
         except REQUEST_ERRORS as error:
             if len(utterances) == 1:
-                _refuse(utterances[0], error)
+                utterances[0].fail(error)
                 utterances[0].update(self._state.clock())
                 return
             for utterance in utterances:  # no state advanced: find out whom it concerns
@@ -242,7 +242,7 @@ class CodecStage:
             if utterance.replay is not None:
                 self._add(Piece(utterance, utterance.replay), pieces)
         except REQUEST_ERRORS as error:
-            _refuse(utterance, error)
+            utterance.fail(error)
             utterance.update(self._state.clock())
 
     def _new_replay(self, utterance: Utterance, pieces: list[Piece]) -> CodecReplay | None:
@@ -300,7 +300,7 @@ class CodecStage:
                 for piece in pieces:  # no state advanced: find out whom it concerns
                     self._hear([piece])
                 return
-            _refuse(pieces[0].utterance, error)
+            pieces[0].utterance.fail(error)
             pieces[0].utterance.update(self._state.clock())
             return
         first = 0
@@ -355,8 +355,3 @@ def _codes_to_give(utterances: Sequence[Utterance]) -> list[Tensor]:
     fresh = [utterance.frames[utterance.given : utterance.ready] for utterance in utterances]
     codes = np.fromiter(chain.from_iterable(chain.from_iterable(fresh)), np.int64).reshape(-1, len(fresh[0][0]))
     return list(torch.split(torch.from_numpy(codes), list(map(len, fresh))))
-
-
-def _refuse(utterance: Utterance, error: Exception) -> None:
-    utterance.drop_pending()
-    utterance.ending, utterance.error = "error", error

@@ -142,5 +142,5 @@ def end_everything(state: WorkerState, commands: CommandQueue, error: Megatalker
                 state.loans.append(command)
     refuse_waiting(state, error)
     for utterance in list(state.utterances):
-        utterance.end("error", error)
+        utterance.fail(error)
         finish(state, commands, utterance)

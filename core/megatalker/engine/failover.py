@@ -10,6 +10,7 @@ Either the backend is to blame for a failure, or one request at which every back
 * When all suspects of a backend have passed, the backend is to blame and is used no more.
 * When one of them ended before it was tried, nobody can know, and the backend is cleared.
 * A call for no utterance (loading, warm-up, release) has no suspects: the backend is to blame.
+* Nor is a suspect to blame where memory has run out: what a request may take is bounded, so that others have taken it.
 
 Where no other backend is left, another instance of the one that failed stands in for it. What is loaded in place of
 another must first do something harmless (``smoke_test`` of the checking shells): a backend that fails at everything is
@@ -17,7 +18,9 @@ found out there, and no request is blamed for it.
 """
 
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from megatalker.engine.backend_role import Accusation, BackendOption, BackendRole, InstanceT, LoadedBackend
@@ -37,6 +40,10 @@ from megatalker.errors import (
 
 logger = logging.getLogger(__name__)
 
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|out of memory|[Cc]an.t allocate memory|bad_alloc|could not create a primitive|can.t start new thread"
+)
+"""How PyTorch, oneDNN and Python say that memory has run out."""
 ELSEWHERE = "in another process"
 """Stands for the backends of an engine that is gone."""
 Everybody = Collection[Utterance]
@@ -45,10 +52,11 @@ Everybody = Collection[Utterance]
 
 def blame(everybody: Everybody, role: BackendRole[Any], name: str, reason: str, served: Sequence[Utterance]) -> None:
     """Backend ``name`` failed in a call for ``served``: take it out, and find somebody to blame, now or later."""
-    if not served:
+    alone = len(served) == 1 and served[0].is_suspect(role.kind)
+    if not served or (alone and OUT_OF_MEMORY.search(reason)):
         role.give_up(name, reason)
         drop_accusation(everybody, role, name)
-    elif len(served) == 1 and served[0].is_suspect(role.kind):
+    elif alone:
         role.take_out(name, reason)
         _convict(everybody, role, name, reason, served[0])
     else:
@@ -109,14 +117,12 @@ def _convict(everybody: Everybody, role: BackendRole[Any], name: str, reason: st
         drop_accusation(everybody, role, other)
     seed, what = culprit.progress.seed, "; ".join(failures)
     logger.error("the stream with seed %d makes %s backends fail and is ended alone (%s)", seed, role.kind, what)
-    if role.kind == "codec":
-        culprit.drop_pending()
-    culprit.end(
-        "error",
+    end = culprit.fail if role.kind == "codec" else partial(culprit.end, "error")
+    end(
         InvalidRequestError(
             f"this request makes {role.kind} backends fail and was ended alone ({what}); "
             "change its text, voice or sampling, and report it if they look ordinary"
-        ),
+        )
     )
 
 

@@ -333,6 +333,13 @@ class Utterance(Stream):
             left += len(read) - spoken_chars(read, decoder.frames) + len(follows)
         return left
 
+    def fail(self, error: Exception) -> None:
+        """Hand out nothing more. Speech that was made and not handed out is missing, however well its text ended."""
+        if self.ends_well and self.ending != "cancelled" and (self.pending or self.joints):
+            self.ending, self.error = "error", error
+        self.end("error", error)
+        self.drop_pending()
+
     def drop_pending(self) -> None:
         """Nobody wants to hear the frames that were not handed out."""
         del self.frames[self.delivered :]

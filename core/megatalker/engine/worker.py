@@ -181,8 +181,11 @@ class Worker(threading.Thread):
                 utterance.incoming.complete = True
                 state.unread[utterance] = None
             case Cancel(utterance, error):
-                utterance.drop_pending()
-                utterance.end("cancelled" if error is None else "error", error)
+                if error is None:
+                    utterance.end("cancelled")
+                    utterance.drop_pending()
+                else:
+                    utterance.fail(error)
                 utterance.update(state.clock())
             case Wake():
                 self._woken = True
@@ -274,9 +277,10 @@ class Worker(threading.Thread):
             logger.error("the engine failed", exc_info=error)
         refuse_waiting(state, state.failure)
         for utterance in state.utterances:
-            utterance.end("error", state.failure)
-            if not first:  # handing out what was left fails, too
-                utterance.drop_pending()
+            if first:
+                utterance.end("error", state.failure)
+            else:  # handing out what was left fails, too
+                utterance.fail(state.failure)
 
     def _shut_down(self) -> None:
         self._done = True
