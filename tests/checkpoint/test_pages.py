@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from megatalker.checkpoint import Checkpoint
 from megatalker.checkpoint.pages import release_pages
+from megatalker.checkpoint.tensors import TensorFiles
 
 MEGABYTES = 64
 
@@ -40,3 +41,13 @@ def test_a_checkpoint_reads_the_same_afterwards(tiny_custom_voice: Checkpoint) -
     for name in names:
         assert torch.equal(kept[name], before[name])
         assert torch.equal(tiny_custom_voice.tensor(name), before[name])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are let go of under Linux only")
+def test_reading_a_tensor_lets_go_of_the_one_before(tmp_path: Path) -> None:
+    tensors = {name: torch.arange(MEGABYTES * 2**18, dtype=torch.float32) for name in "abc"}
+    save_file(tensors, tmp_path / "model.safetensors")
+    files, before = TensorFiles(tmp_path), resident_file_pages()
+    kept = [files.tensor(name) for name in "abc"]
+    assert resident_file_pages() - before < 3 * MEGABYTES // 2
+    assert all(torch.equal(read, tensors[name]) for read, name in zip(kept, "abc", strict=True))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megatalker.checkpoint.pages import release_pages
+from megatalker.checkpoint.pages import trim_heap
 from megatalker_backends.sizes import next_size
 
 SIZES = (4, 8, 16, 32)
@@ -25,7 +25,7 @@ def lay_out(decoder: nn.Module) -> None:
     for module in decoder.modules():
         for name in getattr(module, "few_rows", ()):
             setattr(module, name, getattr(module, name).t().contiguous().t())
-    release_pages(())
+    trim_heap()
 
 
 def product(weight: Tensor, columns: Tensor, plus: Tensor) -> Tensor:

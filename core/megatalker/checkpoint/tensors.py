@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megatalker.checkpoint.pages import release_pages
+from megatalker.checkpoint.pages import release_pages, trim_heap
 from megatalker.checkpoint.shapes import Shapes
 from megatalker.errors import CheckpointError
 
@@ -28,6 +28,7 @@ class TensorFiles:
         self._paths = _files(folder)
         self._where: dict[str, Any] = {}
         self._finite: set[str] = set()
+        self._latest: list[Tensor] = []
         for path in self._paths:
             handle = _open(path)
             self._where |= dict.fromkeys(handle.keys(), handle)
@@ -37,7 +38,8 @@ class TensorFiles:
         return tuple(sorted(self._where))
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor of this name: memory-mapped, on the CPU, in its stored type. Do not write to it.
+        """The tensor of this name: memory-mapped, on the CPU, in its stored type. Do not write to it. Reading the
+        next one lets go of the memory that this took.
 
         Raises:
             CheckpointError: there is none, or it holds NaN or infinity, which is looked for when it is first read.
@@ -46,11 +48,14 @@ class TensorFiles:
         if name not in self._finite:
             refuse_nonfinite(tensor, name, self.folder)
             self._finite.add(name)
+        release_pages(self._latest)
+        self._latest = [tensor]
         return tensor
 
     def release_pages(self) -> None:
         """Let go of the memory that reading took; see :func:`~megatalker.checkpoint.pages.release_pages`."""
         release_pages(self._handle(name).get_tensor(name) for name in self._finite)
+        trim_heap()
 
     def check(self, shapes: Shapes, *, family: str, besides: Collection[str] = ()) -> None:
         """Compare names, shapes and types with what the configuration asks for; reads headers only.

@@ -248,10 +248,10 @@ class Worker(threading.Thread):
 
     def _fill(self) -> None:
         state = self._state
+        if state.codec.loaded is None:  # first: while it loads, it takes more memory than it keeps
+            fill(state, self._calls, state.codec)
         if state.talker.loaded is None:
             fill(state, self._calls, state.talker)
-        if state.codec.loaded is None:
-            fill(state, self._calls, state.codec)
         if not state.opened.done():
             state.opened.set_result(None)
 

@@ -36,7 +36,6 @@ class QuantisedModel:
         config = checkpoint.config
         self.config = config
         self._weights = load_weights(checkpoint, CPU, torch.bfloat16, layers=False)
-        self._scratch_row = max_streams
         self.sampler = SamplerRows(max_streams + 1, CodeVocabulary.from_config(config), CPU)
         self._pending = Rows(
             torch.zeros(max_streams + 1, config.talker.vocab_size),
@@ -63,8 +62,8 @@ class QuantisedModel:
     def touch(self) -> None:
         """Run a prompt and a frame, so that the first request finds all memory in place."""
         rows = torch.zeros(2, self.config.talker.hidden_size)
-        self.prefill(self._scratch_row, rows)
-        self._frame(Share(self._scratch_row, len(rows), [0] * self.config.num_code_groups, rows[0]))
+        self.prefill(0, rows)
+        self._frame(Share(0, len(rows), [0] * self.config.num_code_groups, rows[0]))
 
     def prefill(self, row: int, embeds: Tensor) -> None:
         """Run a prompt ``[T, hidden_size]`` into a row."""
