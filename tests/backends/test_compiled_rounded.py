@@ -227,6 +227,21 @@ def test_a_warm_up_needs_no_compiler(load: Callable[..., CheckedTalker], monkeyp
     load(weights="int8", compile="on").warmup()
 
 
+def test_a_warm_up_leaves_streams_as_they_are(
+    load: Callable[..., CheckedTalker], tiny_custom_voice: Checkpoint
+) -> None:
+    decoder, text = load(weights="int8"), rows(tiny_custom_voice, 1)[0]
+    forced = [(code,) * tiny_custom_voice.config.num_code_groups for code in range(3)]
+    (handle,) = decoder.prefill([StreamRequest(rows(tiny_custom_voice, 5), SamplingParams())])
+    decoder.warmup()
+    frames = [decoder.decode([DecodeStep(handle, text, codes)], return_logits=True)()[0].logits for codes in forced]
+    decoder.release(handle)
+    expected = logits(load(weights="int8"), tiny_custom_voice, 5, forced)
+    for found, alone in zip(frames, expected, strict=True):
+        assert found is not None
+        assert torch.equal(torch.cat((found.talker, found.predictor.flatten())), alone)
+
+
 def test_weights_without_a_processor_or_their_packages_are_refused(
     tiny_custom_voice: Checkpoint, load: Callable[..., CheckedTalker], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,7 +97,8 @@ class CompiledDecoder(TalkerDecoder):
             return
         model = self._model
         if not isinstance(model, Model):
-            model.touch()
+            if not self._table:  # else streams have touched it all
+                model.touch()
             self._warm = True
             return
         sizes = _batch_sizes(self._streams, model.device)

@@ -36,10 +36,10 @@ class QuantisedModel:
         config = checkpoint.config
         self.config = config
         self._weights = load_weights(checkpoint, CPU, torch.bfloat16, layers=False)
-        self.sampler = SamplerRows(max_streams + 1, CodeVocabulary.from_config(config), CPU)
+        self.sampler = SamplerRows(max_streams, CodeVocabulary.from_config(config), CPU)
         self._pending = Rows(
-            torch.zeros(max_streams + 1, config.talker.vocab_size),
-            torch.zeros(max_streams + 1, config.talker.hidden_size),
+            torch.zeros(max_streams, config.talker.vocab_size),
+            torch.zeros(max_streams, config.talker.hidden_size),
         )
         stacks = {TALKER_STACK: self._weights.talker, PREDICTOR_STACK: self._weights.predictor}
 
@@ -60,7 +60,7 @@ class QuantisedModel:
             )
 
     def touch(self) -> None:
-        """Run a prompt and a frame, so that the first request finds all memory in place."""
+        """Run a prompt and a frame in the first row, so that the first stream finds all memory in place."""
         rows = torch.zeros(2, self.config.talker.hidden_size)
         self.prefill(0, rows)
         self._frame(Share(0, len(rows), [0] * self.config.num_code_groups, rows[0]))
