@@ -218,6 +218,76 @@ def test_where_requests_wait_although_slots_are_free_those_in_use_are_all_there_
     assert wait_s(busy, 3, seen, after_s=2 * LONG_S) == pytest.approx(40.0), "the last in the slot of the first"
 
 
+def test_streams_beyond_what_can_be_sustained_have_slots_and_wait_for_none(
+    busy_engine: Engine, seen: Throughput
+) -> None:
+    busy = [utterance_of(busy_engine.speak("x" * length)) for length in (50, 100, 300)]
+    for one in busy:
+        one.admitted = True
+    assert wait_s(busy, 2, seen) == pytest.approx(10.0), "the first that ends leaves a slot, though 3 run instead of 2"
+
+
+@pytest.mark.parametrize(
+    ("own", "own_waits", "others", "expected"),
+    [
+        ([], [], [[300, 300]], 0.0),
+        ([100], [], [[300, 300]], 20.0),
+        ([100, 5], [], [[300, 300]], 1.0),
+        ([100, 200], [], [[50, 300]], 20.0),
+        ([5, 100], [], [[300] * 4], 0.0),
+        ([5, 5], [10, 10], [[300, 300]], 3.0),
+        ([], [10], [[300, 300]], 2.0),
+        ([5], [], [[300, 300], [300, 300]], 1.0),
+        ([5], [], [[300] * 4, [100]], 0.0),
+    ],
+    ids=[
+        "another owner's slot",
+        "its own",
+        "its own that ends first",
+        "not the first, which others get",
+        "half of all",
+        "in the slots of those before it",
+        "the second of two that come, where one slot is its own",
+        "a third",
+        "what the smallest leaves to it",
+    ],
+)
+def test_an_owner_waits_for_slots_of_its_own_share_whatever_others_have_asked_for(
+    busy_engine: Engine,
+    seen: Throughput,
+    own: list[int],
+    own_waits: list[int],
+    others: list[list[int]],
+    expected: float,
+) -> None:
+    def start(owner: str, lengths: list[int], *, run: bool) -> list[Utterance]:
+        found = [utterance_of(busy_engine.speak_for(owner, "x" * length)) for length in lengths]
+        for one in found:
+            one.admitted = run
+        return found
+
+    opened = start("own", own, run=True) + start("own", own_waits, run=False)
+    for place, lengths in enumerate(others):
+        opened += start(f"other {place}", lengths, run=True)
+        if len(lengths) > 1:
+            opened += start(f"other {place}", [300, 300], run=False)
+    new = utterance_of(busy_engine.speak_for("own", TEXT))
+    wait = expected_wait(opened, new, limits_of(2), seen, new.progress.requested_at)
+    assert wait.seconds == pytest.approx(expected)
+
+
+def test_of_what_others_wait_for_that_counts_which_is_served_before(busy_engine: Engine, seen: Throughput) -> None:
+    """The owner with fewer streams gets the next slot, of those with as many the one that waits."""
+    few, *many = [utterance_of(busy_engine.speak_for(owner, "x" * 100)) for owner in ("few", "many", "many")]
+    queue = [utterance_of(busy_engine.speak_for("many", "x" * 1000)) for _ in range(3)]
+    for one in (few, *many):
+        one.admitted = True
+    new = utterance_of(busy_engine.speak_for("few", TEXT))
+    now = new.progress.requested_at
+    assert expected_wait([few, *many, *queue], new, limits_of(3), seen, now).before == 3
+    assert expected_wait([few, many[0], *queue], new, limits_of(2), seen, now).before == 3, "one each: many's first"
+
+
 def test_a_stream_that_stays_near_its_playback_leaves_its_slot_when_the_last_frame_is_made(
     busy_engine: Engine, seen: Throughput
 ) -> None:

@@ -126,3 +126,17 @@ def test_an_owner_that_fills_the_queue_is_told_its_own_wait(tiny_custom_voice: C
     waits = waited_over_told(listeners[:100])
     assert len(waits) > 50
     assert max(waits) < 2
+
+
+@pytest.mark.parametrize("others", [2, 3])
+def test_an_owner_of_short_texts_is_told_its_own_wait_beside_owners_of_long_ones(
+    tiny_custom_voice: Checkpoint, others: int
+) -> None:
+    long = [one for place in range(others) for one in at_once(24, at=1.0, speech_s=40.0, owner=f"long {place}")]
+    short = [replace(one, text=TEXT[:15], owner="short") for one in poisson(6, 20, 1, speech_s=1.0)]
+    listeners = Load(lambda _: [*short, *long], True, 8, max_wait_s=30.0).run(tiny_custom_voice, 1.0, seed=1)
+    told = [(one.first_s, one.told[0].wait_s or 0.0) for one in listeners[: len(short)]]
+    waits = [first_s / wait_s for first_s, wait_s in told if wait_s > 0.3]
+    assert len(waits) > 10
+    assert 0.4 < np.median(waits) < 1.5
+    assert max(waits) < 2

@@ -17,6 +17,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -169,31 +170,36 @@ def expected_wait(
     """Return how long ``new``, or any request, waits where those are open and nobody else comes.
 
     Slots become free as the streams in them end. Each makes frames at the pace that the costs of launches allow, and no
-    faster than it is played, where it may not get far ahead. Where requests wait although slots are free, as the
-    streams that run have too little audio in hand for another one, no more slots are counted than are in use.
+    faster than it is played, where it may not get far ahead. All that run have slots, be they more than can be
+    sustained. Where requests wait although slots are free, as the streams that run have too little audio in hand for
+    another one, no more slots are counted than are in use.
     """
     running, waiting = _before(opened, new)
-    before, slots = running + waiting, limits.slots
+    before = running + waiting
     queued = min(len(waiting), max(0, len(before) - limits.rows))
     tells = ExpectedWait(0.0, len(before), queued, at_least=False)
-    if any(now - one.progress.requested_at > LONG_S for one in waiting):
-        slots = min(slots, max(math.ceil(slots / 2), len(running)))
+    waited_long = any(now - one.progress.requested_at > LONG_S for one in waiting)
+    slots = max(math.ceil(limits.slots / 2) if waited_long else limits.slots, len(running))
     if len(before) < slots:
         return tells
+    own = [new is not None and one.owner == new.owner for one in before]
+    others = Counter(one.owner for one, is_own in zip(before, own, strict=True) if not is_own)
+    share = 0 if new is None else _share(others.values(), slots)
+    if share > sum(own):  # it gets the slot of another owner at once
+        return ExpectedWait(0.0, 0, 0, at_least=False)
     round_s = throughput.round_s(slots)
     if not round_s:
         return tells._replace(seconds=None)
-    durations = [_seconds_left(one, round_s, throughput, now) for one in before]
-    free_at = durations[:slots]
-    heapq.heapify(free_at)
-    for seconds in durations[slots:]:
-        heapq.heapreplace(free_at, free_at[0] + seconds)
-    return tells._replace(seconds=free_at[0], at_least=not all(one.text.finished for one in before))
+    seconds = [_seconds_left(one, round_s, throughput, now) for one in before]
+    wait_s = _first_free(seconds, slots)
+    if share:
+        wait_s = min(wait_s, _first_free(compress(seconds, own), share))
+    return tells._replace(seconds=wait_s, at_least=not all(one.text.finished for one in before))
 
 
 def _before(opened: Iterable[Utterance], new: Utterance | None) -> tuple[list[Utterance], list[Utterance]]:
-    """Return those with work that come before ``new``: all that run, but none if it gets another owner's slot at once;
-    and of those that wait all of its own owner's, and as many of each other owner's as are served before it.
+    """Return those with work that come before ``new``: all that run; and of those that wait all of its own owner's, and
+    as many of each other owner's as are served before it.
     """
     running, waiting = list[Utterance](), list[Utterance]()
     for one in opened:
@@ -201,16 +207,32 @@ def _before(opened: Iterable[Utterance], new: Utterance | None) -> tuple[list[Ut
             (running if one.admitted else waiting).append(one)  # looked at once: the worker may admit it meanwhile
     if new is None:
         return running, waiting
-    turns = 1 + sum(one.owner == new.owner for one in waiting)
-    own = turns - 1 + sum(one.owner == new.owner for one in running)
-    if max(Counter(one.owner for one in running).values(), default=0) >= own + AN_EXCHANGE:
-        return [], []
-    taken, first = Counter[str](), list[Utterance]()
+    held, first = Counter(one.owner for one in running), list[Utterance]()
+    own = held[new.owner] + sum(one.owner == new.owner for one in waiting)
     for one in waiting:
-        taken[one.owner] += 1
-        if taken[one.owner] <= turns:
+        held[one.owner] += 1
+        if held[one.owner] <= own + 1:
             first.append(one)
     return running, first
+
+
+def _share(others: Iterable[int], slots: int) -> int:
+    """Return how many slots an owner is sure of, whatever other owners have asked for: shares are max-min fair."""
+    owners = sorted(others)
+    for place, asked in enumerate(owners):
+        share = slots // (len(owners) - place + 1)
+        if asked >= share:
+            return share
+        slots -= asked
+    return slots
+
+
+def _first_free(seconds: Iterable[float], slots: int) -> float:
+    """Return when one of the slots is free after streams that take this long each, one after another."""
+    free_at = [0.0] * slots
+    for taken_s in seconds:
+        heapq.heapreplace(free_at, free_at[0] + taken_s)
+    return free_at[0]
 
 
 def _seconds_left(one: Utterance, round_s: float, throughput: Throughput, now: float) -> float:
