@@ -46,7 +46,7 @@ class Download:
     """The chunks of one codec call on their way to the host, without waiting for the device that computes them."""
 
     def __init__(self, chunks: list[Tensor]) -> None:
-        self.sizes = [len(chunk) for chunk in chunks]
+        self.sizes = [chunk.numel() for chunk in chunks]
         """Samples of each."""
         self._done: torch.cuda.Event | None = None
         # one copy for all, since the codec may reuse its buffers; from a GPU into page-locked memory

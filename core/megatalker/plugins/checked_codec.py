@@ -138,7 +138,8 @@ class CheckedCodec:
         groups = self._config.num_quantizers
         for index, fresh in enumerate(codes):
             integer = not (fresh.is_floating_point() or fresh.is_complex() or fresh.dtype == torch.bool)
-            if fresh.ndim != 2 or len(fresh) == 0 or fresh.shape[1] != groups or not integer:
+            shape = fresh.shape
+            if len(shape) != 2 or shape[0] == 0 or shape[1] != groups or not integer:
                 raise InvalidRequestError(
                     f"codes {index} are {describe(fresh)}, expected integers [frames >= 1, {groups}]"
                 )
@@ -161,6 +162,6 @@ def _check_chunks(chunks: object, codes: Sequence[Tensor]) -> None:
         found = f"{len(chunks)} chunks" if isinstance(chunks, list) else type(chunks).__name__
         raise MalformedResultError(f"codec returned {found} for {len(codes)} states")
     for index, (chunk, given) in enumerate(zip(chunks, codes, strict=True)):
-        expected = len(given) * FRAME_SAMPLES
-        if not isinstance(chunk, Tensor) or chunk.dtype != torch.float32 or tuple(chunk.shape) != (expected,):
+        expected = given.shape[0] * FRAME_SAMPLES
+        if not isinstance(chunk, Tensor) or chunk.dtype != torch.float32 or chunk.shape != (expected,):
             raise MalformedResultError(f"codec chunk {index} is {describe(chunk)}, expected float32 [{expected}]")

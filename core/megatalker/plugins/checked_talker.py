@@ -227,7 +227,6 @@ class CheckedTalker:
             seen.add(step.stream)
             if stream.ended:
                 raise InvalidRequestError(f"stream {step.stream} has ended by itself; only release it")
-            self._check_text(step)
             if step.forced is not None:
                 self._check_forced(step.stream, step.forced)
             if stream.positions >= self.max_positions:
@@ -235,18 +234,17 @@ class CheckedTalker:
                     f"stream {step.stream} has used its {self.max_positions} positions; "
                     "end it, or raise the backend's max_positions"
                 )
-        self._check_finite(steps)
+        self._check_texts(list({id(step.text): step for step in steps}.values()))  # most share the pad row
 
-    def _check_text(self, step: DecodeStep) -> None:
-        text = step.text
-        if text.shape != self._text_shape or not text.is_floating_point():
-            raise InvalidRequestError(
-                f"the text row of stream {step.stream} is {describe(text)}, expected floating point "
-                f"{list(self._text_shape)}: one row of the prompt's trailing rows, or its pad row"
-            )
-
-    def _check_finite(self, steps: Sequence[DecodeStep]) -> None:
-        """All text rows at once: one by one would take longer than all other checks together."""
+    def _check_texts(self, steps: Sequence[DecodeStep]) -> None:
+        """Whether values are finite is looked at for all rows at once: one by one would take longer than all else."""
+        for step in steps:
+            text = step.text
+            if text.shape != self._text_shape or not text.is_floating_point():
+                raise InvalidRequestError(
+                    f"the text row of stream {step.stream} is {describe(text)}, expected floating point "
+                    f"{list(self._text_shape)}: one row of the prompt's trailing rows, or its pad row"
+                )
         rows = [step.text for step in steps if step.text.device.type == "cpu"]
         if not rows or is_finite(torch.stack(rows)):
             return
