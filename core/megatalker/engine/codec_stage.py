@@ -32,9 +32,9 @@ from megatalker.plugins.checks import samples_complaint
 
 logger = logging.getLogger(__name__)
 
-REPLAY_S = 0.1  # tuned, not measured
+REPLAY_S = 0.1  # not tuned: a bound of what others wait
 """About how long a call takes when a codec state is brought up to date: others wait meanwhile."""
-LEAST_REPLAY_FRAMES = 32  # tuned, not measured
+LEAST_REPLAY_FRAMES = 32  # not tuned: a bound of calls
 """Frames of the smallest such call: a codec that computes all that was heard anew should not need too many calls."""
 MOST_REPLAY_FRAMES = 256  # not tuned: a bound of memory
 """Frames of the largest such call: bounds memory."""

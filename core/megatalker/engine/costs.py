@@ -18,11 +18,10 @@ from megatalker.checkpoint.config import FRAME_SECONDS
 LEAST_SHARE = 0.05  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of the time that prefill gets where streams need all of it, and that they get where they need hardly any."""
 MOST_DEBT_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-worth
-"""The most that is owed after a prefill batch: when many requests come at once, the next batch should not wait long."""
-MOST_FORCED_DEBT_S = 0.1  # tuned, not measured
+"""The most that is owed after a prefill batch, and the most that is saved for one: when many requests come at once, the
+next batch should not wait long."""
+MOST_FORCED_DEBT_S = 0.1  # not tuned: a bound for mishaps, which no load reaches
 """The most that is owed before a batch for which others wait though their playback runs dry."""
-SAVED_S = 0.003  # tuned, not measured
-"""The budget keeps what it earns in this much time of others."""
 SUSTAINABLE = 0.9  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of the time that playing streams may need, so that each gets its audio in time."""
 NEARLY_FULL = 0.7  # measured: docs/notes/throughput.md#what-each-constant-is-worth
@@ -34,17 +33,17 @@ MOST_CODEC_S = 0.01  # measured: docs/notes/throughput.md#what-each-constant-is-
 MOST_PREFILL_S = 0.06  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The longest prefill batch while nothing plays: on a slow device larger ones save no time. After this long a batch
 takes no further prompts, because until a device is known it may be slow."""
-UNBATCHED_STREAMS = 2  # tuned, not measured
+UNBATCHED_STREAMS = 2  # not tuned: the fewest of which the second does not wait for the first
 """Streams of a decode step of a backend that takes them one after another."""
-NEWEST = 0.2  # tuned, not measured
+NEWEST = 0.2  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Weight of the newest observation: of a launch in what its size costs, of a text in :class:`Throughput`."""
 MOST_SURPRISE = 4.0  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """A launch that takes longer than this many times the prediction counts as that: another process had the device."""
-GROWING_SHARE = 0.5  # tuned, not measured
+GROWING_SHARE = 0.5  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """Share of a launch's time that grows with its size, where only one size is known."""
 LEAST_GROWING_SHARE = 0.1  # measured: docs/notes/throughput.md#what-each-constant-is-worth
 """The least share that grows with the size beyond the largest that is known."""
-MOST_UNEVEN = 1.25  # tuned, not measured
+MOST_UNEVEN = 1.25  # not tuned: with 1.1 and 2 no figure moves
 """A launch may take this much longer for each unit of its size than a smaller one; more counts as a mishap."""
 MOST_STREAMS = 4096  # not tuned: a bound of the search
 """No more streams are looked for; the setting ``max_streams`` allows as many."""
@@ -216,8 +215,7 @@ class Budget:
 
 
 def _earned(balance_s: float, seconds: float, share: float) -> float:
-    gain = share / (1 - share)
-    return min(SAVED_S * gain, balance_s + seconds * gain)
+    return min(MOST_DEBT_S, balance_s + seconds * share / (1 - share))
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from megatalker.voices import Voice
 WAITING, RUNNING, STARVED, FULL, ENDED = StreamStatus
 REST_S = 0.3  # tuned, not measured
 """A stream without work for this long lends its row: words of one sentence come faster."""
-RESUME_SHARE = 0.5  # tuned, not measured
+RESUME_SHARE = 0.5  # not tuned: half way between full and empty
 """A stream that lent its row because nobody took its audio wants it back when this share of it is left."""
 
 
