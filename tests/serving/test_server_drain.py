@@ -121,3 +121,30 @@ def test_a_signal_during_warm_up_ends_the_process_at_once(tiny_custom_voice: Che
             assert running.stdout.read() == "", "nothing waits for the warm-up"
         finally:
             running.kill()
+
+
+SIGNAL_WHILE_A_LINE_IS_WRITTEN = """
+class Stderr:
+    writing = False
+    def write(self, text):
+        if self.writing:
+            raise RuntimeError("reentrant call")
+        self.writing = True
+        if "startup complete" in text:
+            signal.raise_signal(signal.SIGTERM)
+        self.writing = False
+    def flush(self):
+        pass
+
+import signal
+sys.stderr = Stderr()
+logging.basicConfig
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_that_comes_while_a_line_is_logged_ends_the_process_too(tiny_custom_voice: Checkpoint) -> None:
+    helpers = Path(__file__).parents[1] / "helpers"
+    program = WARMING_FOR_EVER.replace("logging.basicConfig", SIGNAL_WHILE_A_LINE_IS_WRITTEN.strip())
+    command = [sys.executable, "-c", program, str(helpers), str(tiny_custom_voice.folder)]
+    assert subprocess.run(command, timeout=HANG_S, capture_output=True).returncode == -signal.SIGTERM

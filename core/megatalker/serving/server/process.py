@@ -163,8 +163,7 @@ class TalkServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; see the class."""
         if self.service.loading:  # which cannot be interrupted, and may take minutes
-            logger.info("stopping before it was ready")
-            signal.signal(sig, signal.SIG_DFL)
+            signal.signal(sig, signal.SIG_DFL)  # nothing is logged: the signal may have come while a line was written
             signal.raise_signal(sig)
             return
         self._retires &= sig != signal.SIGINT
