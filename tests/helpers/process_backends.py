@@ -1,7 +1,9 @@
 """Registries of fake backends for engine processes, each made by a function that such a process finds by its name."""
 
+import logging
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -32,6 +34,15 @@ def endless() -> BackendRegistry:
 def poisoned() -> BackendRegistry:
     """The speech of :func:`paced`; one request kills the process that reads it."""
     return _registry(Behaviour(frames=60, on_decode=_pace, on_prefill=_die))
+
+
+def telling_its_interval() -> BackendRegistry:
+    """A talker that logs how long a thread waits for Python's lock."""
+
+    def tell(_request: StreamRequest) -> None:
+        logging.getLogger("megatalker").warning("interval: %g s", sys.getswitchinterval())
+
+    return _registry(Behaviour(frames=3, on_prefill=tell))
 
 
 def losing_its_device() -> BackendRegistry:

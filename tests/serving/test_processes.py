@@ -23,6 +23,7 @@ from megatalker.errors import (
     UnsupportedError,
 )
 from megatalker.serving.processes import supervisor as supervisor_module
+from megatalker.serving.processes.host import SWITCH_S
 from process_stage import TEXT, Opener, heard, made_by
 from waiting import HANG_S, eventually
 
@@ -151,6 +152,13 @@ def test_what_an_engine_logs_is_logged_here(open_processes: Opener, caplog: pyte
     with caplog.at_level("INFO", "megatalker"):
         open_processes()
         eventually(lambda: "engine 0: loading talker backend fake" in caplog.text, "its log is this one's")
+
+
+def test_an_engine_waits_little_for_the_other_threads_of_its_process(
+    open_processes: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(open_processes(process_backends.telling_its_interval).speak(TEXT))
+    eventually(lambda: f"interval: {SWITCH_S:g} s" in caplog.text, "the engine has said so")
 
 
 def test_an_owner_of_few_streams_need_not_wait_for_one_of_many(open_processes: Opener) -> None:

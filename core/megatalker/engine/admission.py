@@ -15,9 +15,8 @@ has at least two more than another one gives one up to it.
 import heapq
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -182,18 +181,19 @@ def expected_wait(
     slots = max(math.ceil(limits.slots / 2) if waited_long else limits.slots, len(running))
     if len(before) < slots:
         return tells
-    own = [new is not None and one.owner == new.owner for one in before]
-    others = Counter(one.owner for one, is_own in zip(before, own, strict=True) if not is_own)
-    share = 0 if new is None else _share(others.values(), slots)
-    if share > sum(own):  # it gets the slot of another owner at once
+    asked = Counter([one.owner for one in before])
+    own = 0 if new is None else asked.pop(new.owner, 0)
+    share = 0 if new is None else _share(asked.values(), slots)
+    if share > own:  # it gets the slot of another owner at once
         return ExpectedWait(0.0, 0, 0, at_least=False)
     round_s = throughput.round_s(slots)
     if not round_s:
         return tells._replace(seconds=None)
-    seconds = [_seconds_left(one, round_s, throughput, now) for one in before]
+    seconds = _seconds_left(before, round_s, throughput, now)
     wait_s = _first_free(seconds, slots)
-    if share:
-        wait_s = min(wait_s, _first_free(compress(seconds, own), share))
+    if new is not None and share:
+        own_s = [left_s for left_s, one in zip(seconds, before, strict=True) if one.owner == new.owner]
+        wait_s = min(wait_s, _first_free(own_s, share))
     return tells._replace(seconds=wait_s, at_least=not all(one.text.finished for one in before))
 
 
@@ -227,20 +227,30 @@ def _share(others: Iterable[int], slots: int) -> int:
     return slots
 
 
-def _first_free(seconds: Iterable[float], slots: int) -> float:
-    """Return when one of the slots is free after streams that take this long each, one after another."""
-    free_at = [0.0] * slots
-    for taken_s in seconds:
+def _first_free(seconds: list[float], slots: int) -> float:
+    """Return when one of the slots is free after streams that take this long each, at least ``slots`` of them."""
+    free_at = seconds[:slots]
+    heapq.heapify(free_at)
+    for taken_s in seconds[slots:]:
         heapq.heapreplace(free_at, free_at[0] + taken_s)
     return free_at[0]
 
 
-def _seconds_left(one: Utterance, round_s: float, throughput: Throughput, now: float) -> float:
-    frames, ahead_s = one.frames_left(throughput.frames_a_character), one.request.max_ahead_s
+def _seconds_left(streams: Sequence[Utterance], round_s: float, throughput: Throughput, now: float) -> list[float]:
+    """Return how long each still takes: hundreds are looked at for each request that finds no slot free."""
+    frames = [one.frames_left(throughput.frames_a_character) for one in streams]
+    if round_s >= FRAME_SECONDS:  # none gets ahead of playback
+        return [left * round_s for left in frames]
+    return [max(left * round_s, _played_s(one, left, now)) for left, one in zip(frames, streams, strict=True)]
+
+
+def _played_s(one: Utterance, frames: float, now: float) -> float:
+    """Return how long the stream is at these frames where it must not get further ahead of playback."""
+    ahead_s = one.request.max_ahead_s
     if ahead_s is None:
-        return frames * round_s
+        return 0.0
     in_hand_s = max(0.0, one.deadline - now)
-    return max(frames * round_s, frames * FRAME_SECONDS - max(0.0, ahead_s - in_hand_s))
+    return frames * FRAME_SECONDS - max(0.0, ahead_s - in_hand_s)
 
 
 def serve(served: dict[str, int], owner: str) -> None:

@@ -41,12 +41,12 @@ def collect_rarely() -> None:
     gc.set_threshold(youngest, young, YOUNG_BEFORE_FULL)
 
 
-def switch_threads_often() -> None:
+def switch_threads_often(interval_s: float = SWITCH_S) -> None:
     """Let the engine's thread have Python's lock again within half a millisecond, not five.
 
     Every call of torch gives it up, and consumers that have just been handed audio take it.
     """
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(interval_s)
 
 
 logger = logging.getLogger(__name__)

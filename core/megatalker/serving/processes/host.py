@@ -56,6 +56,10 @@ BUSY_STATUS_S = 0.02
 """Time between two reports of what an engine can take, while streams are open."""
 IDLE_STATUS_S = 0.5
 """The same without streams."""
+SWITCH_S = 0.0001  # measured: docs/notes/throughput.md#what-the-host-takes
+"""How long an engine waits for Python's lock. Nobody listens in this process, and what its other threads do for new
+requests can wait, while an engine that waits for them at each call of torch makes gaps.
+"""
 
 
 class Clients:
@@ -221,7 +225,7 @@ def run(start: EngineStart) -> None:
         orders.close()
         return
     with engine:
-        switch_threads_often()
+        switch_threads_often(SWITCH_S)
         engine.watch_calls(LastCall(start.calls))
         host = Host(start, engine, Clients(start.engine, context), send)
         host.report()
