@@ -1,8 +1,12 @@
 """WebSockets below their messages: handshakes that cannot be read, and frames that say nothing."""
 
+from contextlib import suppress
+
 import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import ConnectionClosed
 
+from megatalker.serving.server.connections import LINGER_S, PAUSE_S
 from raw_socket import PART, PING, PONG, TEXT_FRAME, flood, frame, plug, read_all
 from serving import Server, Talk
 from waiting import HANG_S, eventually
@@ -105,6 +109,28 @@ def test_a_flood_with_unread_answers_ends(serve: Server, what: str) -> None:
     assert connection.recv(1 << 10).startswith(b"HTTP/1.1 101")
     connection.sendall(FLOODS[what])
     eventually(lambda: not served.server.server_state.connections, "it is dropped")
+    eventually(lambda: not served.server.server_state.tasks, "its conversation is over")
+
+
+def test_what_is_poured_after_the_end_is_read_slowly(serve: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parts = WebSocketsSansIOProtocol.data_received, list[int]()
+
+    def count_and_parse(connection: WebSocketsSansIOProtocol, data: bytes) -> None:
+        if connection.close_sent:
+            parts.append(len(data))
+        parse(connection, data)
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", count_and_parse)
+    served = serve()
+    for _ in range(20):  # until one is closed while the server still sends: only then it stays open for a while
+        connection = plug(served, f"{LINE}{UPGRADE}{KEY}{VERSION}\r\n".encode(), receives=1 << 10)
+        connection.settimeout(HANG_S)
+        with suppress(ConnectionError):
+            while True:
+                connection.sendall(FLOODS["unknown utterances"])
+        if parts:
+            break
+    assert 1 <= len(parts) <= 2 * LINGER_S / PAUSE_S, "a part at each interval until it is closed"
     eventually(lambda: not served.server.server_state.tasks, "its conversation is over")
 
 

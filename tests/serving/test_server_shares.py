@@ -227,3 +227,6 @@ def test_tokens_come_back_up_to_the_burst() -> None:
     assert [bucket.take() for _ in range(2)] == [0.0, 0.5]
     now = 100.0
     assert [bucket.take() for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    assert [bucket.reserve() for _ in range(3)] == [0.5, 1.0, 1.5], "each has a token of its own to wait for"
+    now = 101.0
+    assert (bucket.take(), bucket.reserve()) == (1.0, 1.0), "those that were reserved are gone"

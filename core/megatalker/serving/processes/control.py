@@ -231,6 +231,7 @@ class Sender:
         self._socket, self._lock = context.socket(zmq.PUSH), threading.RLock()  # a finalizer may send while it sends
         self._socket.set_hwm(0)
         self._socket.connect(to)
+        zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)  # opens what large messages need, and keeps it, at start
 
     def __call__(self, message: bytes) -> None:
         with self._lock:

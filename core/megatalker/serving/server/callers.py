@@ -32,13 +32,22 @@ class TokenBucket:
 
     def take(self) -> float:
         """Take one token and return 0; where there is none, return the seconds until there is one."""
-        now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._counted_at) * self._per_second)
-        self._counted_at = now
+        self._refill()
         if self._left < 1:
             return (1 - self._left) / self._per_second
         self._left -= 1
         return 0.0
+
+    def reserve(self) -> float:
+        """Take one token, where none is left one of those to come, and return the seconds until it is there."""
+        self._refill()
+        self._left -= 1
+        return max(0.0, -self._left / self._per_second)
+
+    def _refill(self) -> None:
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._counted_at) * self._per_second)
+        self._counted_at = now
 
 
 class OwnerBuckets:

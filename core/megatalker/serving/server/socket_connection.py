@@ -9,7 +9,7 @@ from websockets.http11 import Request
 from websockets.protocol import State
 
 from megatalker.serving.server.callers import TokenBucket
-from megatalker.serving.server.connections import CONNECTION, LINGER_S, ServerConnection
+from megatalker.serving.server.connections import CONNECTION, LINGER_S, PAUSE_S, ServerConnection
 from megatalker.serving.server.places import Places
 from megatalker.serving.server.problems import TooManyConnectionsError
 from megatalker.settings import ServerSettings
@@ -57,7 +57,9 @@ class SocketConnection(ServerConnection, WebSocketsSansIOProtocol):
         if self._lingering or self.transport.is_closing():
             self._unparsed.clear()
             return
-        if self.read_paused or not self.writable.is_set():
+        if self.close_sent:
+            self._await_close()
+        elif self.read_paused or not self.writable.is_set():
             self.transport.pause_reading()
         elif self._unparsed:
             self.transport.pause_reading()
@@ -67,11 +69,28 @@ class SocketConnection(ServerConnection, WebSocketsSansIOProtocol):
         else:
             self.transport.resume_reading()
 
+    def _await_close(self) -> None:
+        """The conversation is over. The client may have sent much before it hears so: that is looked through for its
+        answer, a part at a time.
+        """
+        if not self._unparsed:
+            self.read_later()
+        elif not self._parse_is_due:
+            self._parse_is_due = True
+            self.transport.pause_reading()
+            self.loop.call_later(PAUSE_S, self._parse)
+
     async def receive(self) -> Any:
         """The next event for the application."""
         event = await super().receive()
         self._continue_reading()
         return event
+
+    async def send(self, message: Any) -> None:
+        """Send an event of the application."""
+        await super().send(message)
+        if self.close_sent:
+            self._continue_reading()
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

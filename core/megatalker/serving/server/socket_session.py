@@ -302,8 +302,7 @@ class SocketSession:
             reason = f"more than {ERRORS_A_SECOND} messages a second that cannot be obeyed"
             await self._socket.close(1008, reason)
             raise WebSocketDisconnect(1008, reason)
-        while wait_s := self._owner_errors.take():
-            await asyncio.sleep(wait_s)
+        await asyncio.sleep(self._owner_errors.reserve())
         self._service.metrics.refused(error, "websocket")
         await self.send_failure(utterance, error)
 

@@ -120,8 +120,8 @@ TOLD_VOICES = 20
 """Voices that an error names."""
 QUICK_CHARS = 500
 """Characters of a text and its instruction that are checked in the event loop."""
-OWNER_ERRORS, OWNER_ERRORS_A_SECOND = 1000, 200
-"""Error events of all connections of an owner together; each costs a tenth of a millisecond or two."""
+OWNER_ERRORS = 200
+"""Error events of all connections of an owner, and as many more each second; each takes up to a millisecond."""
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
@@ -145,7 +145,7 @@ class SpeechService:
         """Two pools, so that texts that wait for their check do not delay the encoding of speech, nor the reverse."""
         self.running: set[UtteranceSession] = set()
         """Utterances that have begun and not ended."""
-        self.socket_errors = OwnerBuckets(OWNER_ERRORS_A_SECOND, OWNER_ERRORS)
+        self.socket_errors = OwnerBuckets(OWNER_ERRORS, OWNER_ERRORS)
         """Error events on WebSockets."""
         self.draining = False
         """Running utterances are finished, and no others are begun."""
