@@ -42,7 +42,7 @@ def collect_rarely() -> None:
 
 
 def switch_threads_often(interval_s: float = SWITCH_S) -> None:
-    """Let the engine's thread have Python's lock again within half a millisecond, not five.
+    """Let the engine's thread have Python's lock again within these seconds, not five milliseconds.
 
     Every call of torch gives it up, and consumers that have just been handed audio take it.
     """
