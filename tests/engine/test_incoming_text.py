@@ -68,13 +68,19 @@ def read(unread: dict[Any, None]) -> int:
 
 
 @pytest.mark.parametrize("pieces", [["Hello." + "." * 19_900], list("." * 1_500), ["word " * 4, *"ab" * 3_000]])
-def test_a_tick_reads_a_bounded_number_of_characters(reader: Callable[[], Reader], pieces: list[str]) -> None:
+def test_a_tick_reads_a_bounded_number_of_characters(
+    reader: Callable[[], Reader], pieces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = reader().receive(*pieces)
     unread: dict[Any, None] = {one: None}
-    ticks = []
+    ticks, fed = [], list[str]()
+    feed = one.text.feed
+    monkeypatch.setattr(one.text, "feed", lambda text: (fed.append(text), feed(text)))
     while unread:
         ticks.append(read(unread))
     assert max(ticks) <= TICK_CHARS
+    assert len(fed) == len(ticks), "pieces are cut and tokenised together, however small they are"
+    assert "".join(fed) == "".join(pieces)
     assert sum(ticks) == one.text.characters == sum(map(len, pieces))
     assert len(ticks) <= sum(ticks) // TICK_CHARS + 1
 

@@ -34,12 +34,10 @@ def read_incoming(unread: dict[Utterance, None]) -> Sequence[Utterance]:
 
 def _read(utterance: Utterance, most: int) -> None:
     incoming, text, progress = utterance.incoming, utterance.text, utterance.progress
-    while incoming.pieces and most > 0:
+    if incoming.pieces:
         if not progress.segments and not text.can_begin:
             progress.requested_at = incoming.came_at
-        piece = incoming.take(most)
-        most -= len(piece)
-        text.feed(piece)
+        text.feed(incoming.take(most))
     utterance.take_joint()
     if incoming.pieces or not incoming.complete:
         return
