@@ -10,6 +10,7 @@ import pytest
 from client_stage import Pair
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import clean
+from megatalker.prompt.text import TextChecker
 from megatalker.serving.protocol.leniency import MAX_KEYS
 from megatalker.serving.server.encoding import ENCODERS
 from serving import Served, Server
@@ -120,6 +121,35 @@ def test_a_client_sends_raw_text_and_is_told_of_bad_pieces_at_once(connect: Pair
     stream.finish()
     assert stream.read_all().size
     assert spoken.take() == ["Hello there."]
+
+
+@pytest.mark.parametrize(
+    ("options", "piece", "quick"),
+    [
+        ({}, "Hello there.", True),
+        ({}, "a\u0301" * 5_000, False),
+        ({"normalize": "on", "language": "german"}, "1" * 100, False),
+        ({"markup": "ssml"}, "<speak>Hello there.</speak>", False),
+        ({"lexicon": {"ten": "eleven"}}, "It is ten.", False),
+    ],
+)
+def test_fed_text_that_takes_long_to_check_keeps_nobody_waiting(
+    serve: Server, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], piece: str, quick: bool
+) -> None:
+    """To write out a message of digits takes the event loop, with all who listen, up to a second."""
+    threads, check = list[bool](), TextChecker.check
+
+    def checked(checker: TextChecker, text: object) -> str:
+        threads.append("megatalker-check" in threading.current_thread().name)
+        return check(checker, text)
+
+    monkeypatch.setattr(TextChecker, "check", checked)
+    talk = serve().talk()
+    talk.say("open", seed=SEED, max_frames=2, **options)
+    talk.say("text", text=piece)
+    talk.say("finish")
+    assert talk.hear_all().last["type"] == "done"
+    assert threads == [not quick]
 
 
 @pytest.mark.parametrize("path", ["/v1/speak", "/api/v1/speak"])

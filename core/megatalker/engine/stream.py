@@ -182,7 +182,9 @@ class SpeechStream(ChunkStream):
             self._taken_samples = after.samples if heard is None else heard
         self._link, self._text_checker, self._progress = link, text_checker, link.progress
         self._keep_alive = keep_alive
-        self._words, self._feeding = words, Lock()
+        self._words = words
+        self._checking, self._estimating = Lock(), Lock()
+        """Of the text, which may take a while, and of the words, whose consumer must not wait so long."""
         self._ignored_chars, self._cancelled = 0, False
         self._finalizer = weakref.finalize(self, link.cancel)
         self._finalizer.atexit = False
@@ -202,7 +204,7 @@ class SpeechStream(ChunkStream):
                 be spoken.
         """
         require_process(self._process)
-        with self._feeding:
+        with self._checking:
             if self._text_checker is None:
                 raise InvalidRequestError("this stream has all its text; open one with speak(None) to feed text to it")
             if isinstance(self.error, MarkupError):
@@ -225,7 +227,7 @@ class SpeechStream(ChunkStream):
         """The text is complete: say what is left, then end. May be called again; raises ``MarkupError`` as
         :meth:`feed`.
         """
-        with self._feeding:
+        with self._checking:
             if self._text_checker is not None:
                 checker, self._text_checker = self._text_checker, None
                 if isinstance(self.error, MarkupError):
@@ -237,12 +239,13 @@ class SpeechStream(ChunkStream):
                     raise
                 self._link.finish_text()
                 if self._words is not None:
-                    self._words.end_text(self._spoken_s)
+                    with self._estimating:
+                        self._words.end_text(self._spoken_s)
 
     def _note_taken(self, chunk: Chunk) -> None:
         arrived = [(chunk.pcm, self._taken_s)] if self._shaping is None else self._shaping.take_arrived()
         if self._words is not None:
-            with self._feeding:
+            with self._estimating:
                 for pcm, at_s in arrived:
                     self._words.hear(pcm, at_s, self._progress.begun)
         super()._note_taken(chunk)
@@ -252,13 +255,13 @@ class SpeechStream(ChunkStream):
         super()._awaited_at_end()
         if self._words is None or over or self.finish_reason == "cancelled":
             return ()
-        with self._feeding:
+        with self._estimating:
             return self._words.awaited(self._spoken_s, self._progress.begun, complete=self.finish_reason == "eos")
 
     def take_words(self, *, begun: bool = False) -> list[SpokenWord]:
         if self._words is None:
             return []
-        with self._feeding:
+        with self._estimating:
             if self._over and self.finish_reason != "cancelled":
                 words = self._words.rest(self._spoken_s, self._progress.begun, complete=self.finish_reason == "eos")
             else:
@@ -276,7 +279,9 @@ class SpeechStream(ChunkStream):
         if ready:
             self._link.feed(ready)
             if self._words is not None:
-                self._words.feed(without_controls(ready), self._spoken_s)
+                spoken = without_controls(ready)
+                with self._estimating:
+                    self._words.feed(spoken, self._spoken_s)
 
     def _fail(self, error: Exception) -> None:
         if self._chunks.finish("error", error):

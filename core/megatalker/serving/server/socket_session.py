@@ -85,7 +85,7 @@ class SocketUtterance:
 
     # ---- from the client
 
-    def feed(self, text: str) -> None:
+    async def feed(self, text: str) -> None:
         """Append text. A refused piece ends nothing: the pieces before and after it are spoken.
 
         Raises:
@@ -96,7 +96,7 @@ class SocketUtterance:
         try:
             if len(text) > most:  # before it costs time
                 raise InvalidRequestError(f"a piece of text has {len(text)} characters, expected at most {most}")
-            self._stream.feed(text)
+            await self.session.feed(text)
         except MarkupError:  # which ends the utterance, and is told by it
             pass
         except InvalidRequestError as error:
@@ -253,7 +253,7 @@ class SocketSession:
             raise InvalidRequestError(f"{request.type}: no utterance {request.id!r} is open; open it, or it has ended")
         match request:
             case Text():
-                utterance.feed(request.text)
+                await utterance.feed(request.text)
             case Finish():
                 utterance.finish()
             case CancelMessage():

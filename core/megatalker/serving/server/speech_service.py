@@ -64,6 +64,15 @@ class UtteranceSession:
             return None
         return "followed" if self.service.engine.checkpoint.config.takes_instruct else "ignored"
 
+    async def feed(self, text: str) -> None:
+        """Append text as :meth:`SpeechStream.feed <megatalker.engine.SpeechStream.feed>` does, in another thread if its
+        check may take long: to write out 20,000 digits takes a second.
+        """
+        if self.service.is_quick(text, self.asked):
+            self.stream.feed(text)
+        else:
+            await self.service.run_check(lambda: self.stream.feed(text))
+
     def require_complete(self) -> None:
         """Raise ``IncompleteSpeechError`` unless the speech, which is over, holds all text that it was to hold."""
         require_complete(self.stream.facts(), bound_asked=self.asked.max_frames is not None)
@@ -250,19 +259,19 @@ class SpeechService:
         """Raise what :meth:`begin` would raise for these options; nothing is spoken."""
         self._refuse_unless_serving()
         await self._warmed_up()
-        await self._check(lambda: self.engine.check(self._options(asked)))
+        await self.run_check(lambda: self.engine.check(self._options(asked)))
 
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: Any) -> UtteranceSession:
         session = UtteranceSession(self, text, asked, route)
         try:
             if asked.voice is not None and self.voices.lacks(asked.voice):
-                await self._check(self.voices.look_again)
+                await self.run_check(self.voices.look_again)
             reference = await self.references.voice(current_request().owner, asked)
             voice = None if reference is None else reference.voice
-            if self._is_quick(text, asked):
+            if self.is_quick(text, asked) and self._is_at_hand(asked):
                 session.stream = self._speak(text, asked, voice, wanted)
             else:
-                session.stream = await self._check(lambda: self._speak(text, asked, voice, wanted))
+                session.stream = await self.run_check(lambda: self._speak(text, asked, voice, wanted))
         except BaseException as error:
             session.refuse(error)
             raise
@@ -272,10 +281,18 @@ class SpeechService:
 
     async def count_tokens(self, text: str) -> int:
         """Count the tokens of a text in a thread, since a long one takes time."""
-        return len((await self._check(lambda: self.engine.checkpoint.tokenizer.encode(text))).ids)
+        return len((await self.run_check(lambda: self.engine.checkpoint.tokenizer.encode(text))).ids)
 
-    async def _check(self, check: Callable[[], T]) -> T:
+    async def run_check(self, check: Callable[[], T]) -> T:
+        """Return the result of ``check``, which is called in a thread, one at a time for each owner."""
         return await self._checks.run(current_request().owner, check)
+
+    def is_quick(self, text: str | None, asked: SpeechFields) -> bool:
+        """Whether a text is checked within half a millisecond: it is short, and spoken as it is written."""
+        markup = asked.markup or self.engine.settings.markup
+        if (asked.normalize or self.engine.settings.normalize) == "on" or asked.lexicon or markup != "none":
+            return False
+        return len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
 
     def close(self) -> None:
         """Stop the pools of threads: no utterance begins or is encoded any more. Running work is finished."""
@@ -294,14 +311,10 @@ class SpeechService:
         if self.failure is not None:
             raise self.failure
 
-    def _is_quick(self, text: str | None, asked: SpeechFields) -> bool:
-        """Whether a request is checked within half a millisecond: a short text, and a voice that is loaded."""
+    def _is_at_hand(self, asked: SpeechFields) -> bool:
+        """Whether the voice is loaded."""
         name = self._voice_name(asked)
-        at_hand = bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
-        markup = asked.markup or self.engine.settings.markup
-        if (asked.normalize or self.engine.settings.normalize) == "on" or asked.lexicon or markup != "none":
-            return False
-        return at_hand and len(text or "") + len(asked.instruct or "") <= QUICK_CHARS
+        return bool(asked.ref_audio) or (asked.voice_file is None and (name is None or self.voices.at_hand(name)))
 
     def _speak(
         self, text: str | None, asked: SpeechFields, reference: Voice | None, wanted: Mapping[str, Any]

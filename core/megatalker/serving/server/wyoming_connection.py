@@ -191,7 +191,7 @@ class WyomingConnection(ServerConnection, asyncio.StreamReaderProtocol):
             case "synthesize-chunk":
                 text = _text(_read(SynthesizeChunk, event).text, event)
                 self._count(0 if text else 1)
-                self._open_session(event).stream.feed(text)
+                await self._open_session(event).feed(text)
             case "synthesize-stop":
                 self._open_session(event).stream.finish()
                 self._session = None
