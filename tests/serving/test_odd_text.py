@@ -11,6 +11,7 @@ from client_stage import Pair
 from megatalker.errors import InvalidRequestError
 from megatalker.prompt.cleaning import clean
 from megatalker.prompt.text import TextChecker
+from megatalker.serving.protocol import leniency
 from megatalker.serving.protocol.leniency import MAX_KEYS
 from megatalker.serving.server.encoding import ENCODERS
 from serving import Served, Server
@@ -26,6 +27,12 @@ ODD = [
     (("Hel\0\ufeff", "lo \x1b[1mworld", "."), "Hel lo world."),
 ]
 SEED = 5
+SOCKETS: dict[str, dict[str, Any]] = {
+    "/v1/speak": {"kind": "open"},
+    "/api/v1/speak": {"kind": "start"},
+    "/v1/realtime": {"kind": "session.update", "session": {"x": [0]}},
+}
+"""A message of each protocol."""
 
 
 @pytest.fixture
@@ -150,6 +157,31 @@ def test_fed_text_that_takes_long_to_check_keeps_nobody_waiting(
     talk.say("finish")
     assert talk.hear_all().last["type"] == "done"
     assert threads == [not quick]
+
+
+@pytest.mark.parametrize("face", ["/v1/audio/speech", "/tts/stream", "/v1/audio/speech/batch", *SOCKETS])
+def test_a_long_message_keeps_nobody_waiting(serve: Server, monkeypatch: pytest.MonkeyPatch, face: str) -> None:
+    """To look at each of the 400,000 numbers in a message takes the event loop, with all who listen, half a second."""
+    threads, whole = set[bool](), leniency._whole
+
+    def looked_at(value: object) -> object:
+        if isinstance(value, list):
+            threads.add("megatalker-check" in threading.current_thread().name)
+        return whole(value)
+
+    monkeypatch.setattr(leniency, "_whole", looked_at)
+    served = serve()
+    for numbers, in_a_thread in ((10, False), (5_000, True)):
+        fields = {"input": "Hello.", "text": "Hello.", "x": [0] * numbers} | SOCKETS.get(face, {})
+        if face in SOCKETS:
+            talk = served.talk(face)
+            talk.say(**fields)
+            while not threads:
+                talk.hear_event()
+        else:
+            httpx.post(served.url + face, json=fields | {"items": [fields]}, timeout=HANG_S)
+        assert threads == {in_a_thread}
+        threads.clear()
 
 
 @pytest.mark.parametrize("path", ["/v1/speak", "/api/v1/speak"])

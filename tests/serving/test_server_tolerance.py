@@ -111,6 +111,7 @@ def test_a_body_is_understood_under_any_content_type(shared: Served, content_typ
         ("application/json", b"", "input is missing"),
         ("application/json", b"null", "it should be an object"),
         ("application/json", b"[" * 50_000, "nested too deeply"),
+        ("application/json", b'{"x": ' + b"[" * 800 + b"]" * 800 + b"}", "nested too deeply"),
         ("application/x-www-form-urlencoded", b"inptu=Hi.", "did you mean 'input'"),
         ("multipart/form-data", b"x", "boundary"),
         ("multipart/form-data; boundary=x", b"--x\r\n", "input is missing"),

@@ -89,6 +89,13 @@ def read_fields(model: type[M], given: Mapping[str, Any], *, strict: bool = Fals
     Raises:
         FieldError: a field is missing or has a wrong value, or its name is close to one of ours.
     """
+    try:
+        return _read_fields(model, given, strict=strict)
+    except RecursionError:
+        raise FieldError("a field is nested too deeply", None) from None
+
+
+def _read_fields(model: type[M], given: Mapping[str, Any], *, strict: bool) -> tuple[M, tuple[str, ...]]:
     if strict and len(given) > MAX_KEYS:
         raise FieldError(f"the message has {len(given)} keys, expected at most {MAX_KEYS}", None)
     whole = {name: value if name in _TEXTS else _whole(value) for name, value in given.items()}

@@ -27,7 +27,7 @@ from megatalker.serving.server.callers import RateLimitError, current_request
 from megatalker.serving.server.encoding import ResponseFormat
 from megatalker.serving.server.information import Aliases
 from megatalker.serving.server.problems import error_responses, problem
-from megatalker.serving.server.speech_routes import SOURCE_MARKS, SpeechRequest, given_fields
+from megatalker.serving.server.speech_routes import SOURCE_MARKS, SpeechRequest, read_fields_of
 from megatalker.serving.server.speech_service import SpeechService
 from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
@@ -174,7 +174,7 @@ def batch_routes(service: SpeechService, settings: ServerSettings, aliases: Alia
         """Speak up to 32 texts, each into a whole file. The other fields of the body hold for all items, and an item's
         own fields go before them. An item that cannot be spoken is an error in its result, and the others are spoken.
         """
-        items = _items(await given_fields(request), strict=settings.strict)
+        items = await read_fields_of(request, service, partial(_items, strict=settings.strict))
         if settings.strict:
             for item in items:
                 if item.model is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -109,7 +110,7 @@ class PlainSession(SocketSession):
 
     async def handle(self, text: str) -> None:
         """Do what a message asks for; speech waits for what was asked for before."""
-        request, ignored = read_plain_request(text, strict=self.settings.strict)
+        request, ignored = await self.read(text, partial(read_plain_request, strict=self.settings.strict))
         log_ignored(ignored)
         match request:
             case StartSession():

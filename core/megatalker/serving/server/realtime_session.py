@@ -72,8 +72,8 @@ class RealtimeSession(SocketSession):
         Raises:
             InvalidRequestError: it can never work.
         """
-        given, self._asking = read_message(text)
-        match read_realtime_event(given):
+        given, self._asking = await self.read(text, read_message)
+        match await self.read(text, lambda _: read_realtime_event(given)):
             case SessionUpdate(session=fields):
                 self._options = await self._updated(fields, "session")
                 await self.tell("session.updated", session=self._shown())

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -38,6 +40,7 @@ from megatalker.serving.server.telemetry import log_ignored
 from megatalker.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ERRORS, ERRORS_A_SECOND = 200, 20
 """Error events that a connection may earn, and how many more each second."""
@@ -243,7 +246,7 @@ class SocketSession:
         Raises:
             InvalidRequestError: it can never work.
         """
-        request, ignored = read_request(text, strict=self.settings.strict)
+        request, ignored = await self.read(text, partial(read_request, strict=self.settings.strict))
         log_ignored(ignored)
         if isinstance(request, Open):
             await self._open(request, ignored)
@@ -280,6 +283,10 @@ class SocketSession:
         self._utterances[request.id] = utterance
         task = self._tasks.create_task(utterance.run())
         task.add_done_callback(lambda _: self._utterances.pop(request.id).session.end())  # even if it never began
+
+    async def read(self, text: str, read: Callable[[str], T]) -> T:
+        """Return what ``read`` makes of a message, in a thread if it is long."""
+        return await self._service.checks.read(len(text), partial(read, text))
 
     async def _receive_text(self) -> str:
         await asyncio.sleep(0)  # what came at once is received without a pause: other connections run in between

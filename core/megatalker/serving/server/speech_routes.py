@@ -1,9 +1,9 @@
 """Routes that speak over HTTP: OpenAI's ``POST /v1/audio/speech``, and ``POST /tts/stream``."""
 
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request, Response
@@ -52,6 +52,8 @@ SIGNED = {"X-Megatalker-Signed": "c2pa"}
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
+T = TypeVar("T")
+
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return FastAPI's ``openapi_extra`` for a route that reads this body by :func:`read_body`."""
@@ -59,40 +61,43 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-async def read_body(request: Request, model: type[M], *, strict: bool) -> tuple[M, tuple[str, ...]]:
+async def read_body(
+    request: Request, service: SpeechService, model: type[M], *, strict: bool
+) -> tuple[M, tuple[str, ...]]:
     """Return the body of a request, and the names of the fields in it that were left out.
-
-    JSON is found under any content type. Forms are taken as well; a file in one is its content as a ``data:`` URL.
 
     Args:
         request: whose body was not read yet.
+        service: in whose threads a long body is read.
         model: what the body holds.
         strict: see :func:`~megatalker.serving.protocol.leniency.read_fields`.
 
     Raises:
-        InvalidRequestError: it is neither, or holds something else.
+        InvalidRequestError: it holds something else.
         HTTPException: it did not come whole, or is too long.
     """
-    given = await given_fields(request)
-    message, ignored = read_fields(model, given, strict=strict)
+    message, ignored = await read_fields_of(request, service, partial(read_fields, model, strict=strict))
     log_ignored(ignored)
     return message, ignored
 
 
-async def given_fields(request: Request) -> Mapping[str, Any]:
-    """Return the fields of a body; raises as :func:`read_body`."""
+async def read_fields_of(request: Request, service: SpeechService, read: Callable[[Mapping[str, Any]], T]) -> T:
+    """Return what ``read`` makes of the fields of a body; raises as :func:`read_body`.
+
+    JSON is found under any content type. Forms are taken as well; a file in one is its content as a ``data:`` URL.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
-        return await _given(request)
+        if media_type == MULTIPART:
+            async with request.form() as form:
+                return read({name: await _field(value) for name, value in form.items()})
+        body = await request.body()
     except ClientDisconnect:
         raise HTTPException(400, "the body did not come whole") from None
+    return await service.checks.read(len(body), lambda: read(_fields(media_type, body)))
 
 
-async def _given(request: Request) -> Mapping[str, Any]:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type == MULTIPART:
-        async with request.form() as form:
-            return {name: await _field(value) for name, value in form.items()}
-    body = await request.body()
+def _fields(media_type: str, body: bytes) -> Mapping[str, Any]:
     if media_type == FORM and not body.lstrip().startswith(b"{"):  # as curl announces JSON
         return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
     given = read_json(body) if body.strip() else {}
@@ -174,7 +179,7 @@ def speech_routes(service: SpeechService, settings: ServerSettings, aliases: Ali
         The header ``X-Megatalker-Instructions`` says whether instructions are ``followed``, or ``ignored`` because this
         checkpoint takes none.
         """
-        body, ignored = await read_body(request, SpeechRequest, strict=settings.strict)
+        body, ignored = await read_body(request, service, SpeechRequest, strict=settings.strict)
         return await answer(body, ignored, request)
 
     async def answer(body: SpeechRequest, ignored: tuple[str, ...], request: Request) -> Response:
@@ -247,7 +252,7 @@ def tts_stream_routes(service: SpeechService, settings: ServerSettings) -> APIRo
     )
     async def stream(request: Request) -> Response:
         """Speak; each part of the chunked body is 40 ms of speech, sent as soon as it is made."""
-        body, ignored = await read_body(request, PlainSpeechRequest, strict=settings.strict)
+        body, ignored = await read_body(request, service, PlainSpeechRequest, strict=settings.strict)
         spoken = await begin_speech(service, body.text, body.speech_fields(), request)
         samples = SampleEncoder(body.format, body.sample_rate)
         headers = marks | spoken.headers(samples.rate, ignored)

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from hashlib import blake2b
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 from opentelemetry import trace
 
@@ -18,10 +18,11 @@ from megatalker.errors import BackendFaultError, InvalidRequestError, Megatalker
 from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.prompt.rewriting.lexicon_files import LexiconFolder
 from megatalker.sampling import SamplingParams
-from megatalker.serving.background import OwnerThreads, start_task
+from megatalker.serving.background import start_task
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.callers import OwnerBuckets, current_request
+from megatalker.serving.server.checks import QUICK_CHARS, Checks
 from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError
 from megatalker.serving.server.references import ReferenceVoices
@@ -32,7 +33,6 @@ from megatalker.voices.cache import VoiceCache
 from megatalker.voices.library import VoiceLibrary
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class UtteranceSession:
@@ -71,7 +71,7 @@ class UtteranceSession:
         if self.service.is_quick(text, self.asked):
             self.stream.feed(text)
         else:
-            await self.service.run_check(lambda: self.stream.feed(text))
+            await self.service.checks.run(lambda: self.stream.feed(text))
 
     def require_complete(self) -> None:
         """Raise ``IncompleteSpeechError`` unless the speech, which is over, holds all text that it was to hold."""
@@ -129,8 +129,6 @@ def _rounded(value: float | None) -> float | None:
 
 TOLD_VOICES = 20
 """Voices that an error names."""
-QUICK_CHARS = 500
-"""Characters of a text and its instruction that are checked in the event loop."""
 ENCODERS = 4
 """Threads that encode speech. What takes the event loop a millisecond takes 3 ms at p95 beside four of them, 16 beside
 eight, 50 beside twenty, and they encode no more (two cores)."""
@@ -155,7 +153,7 @@ class SpeechService:
         self.engine, self.voices, self.metrics = engine, voices, Metrics(engine)
         self._cache, self._lexicons = cache, LexiconFolder(voices.folder)
         self.references = ReferenceVoices(voices, engine.settings, settings)
-        self._checks = OwnerThreads("check")
+        self.checks = Checks()
         self.encoders = ThreadPoolExecutor(ENCODERS, "megatalker-encode")
         """Not the threads of checks, so that texts that wait do not delay the encoding of speech, nor the reverse."""
         self.running: set[UtteranceSession] = set()
@@ -238,9 +236,6 @@ class SpeechService:
     ) -> UtteranceSession:
         """Begin an utterance; :meth:`UtteranceSession.end` must follow.
 
-        A request that may take long to check is checked in another thread. Others are not: where many come at once,
-        threads that wait for each other for the interpreter take longer than the checks.
-
         Raises:
             NotReadyError: during warm-up.
             DrainingError: the server is about to stop.
@@ -259,19 +254,19 @@ class SpeechService:
         """Raise what :meth:`begin` would raise for these options; nothing is spoken."""
         self._refuse_unless_serving()
         await self._warmed_up()
-        await self.run_check(lambda: self.engine.check(self._options(asked)))
+        await self.checks.run(lambda: self.engine.check(self._options(asked)))
 
     async def _begin(self, text: str | None, asked: SpeechFields, route: Route, **wanted: Any) -> UtteranceSession:
         session = UtteranceSession(self, text, asked, route)
         try:
             if asked.voice is not None and self.voices.lacks(asked.voice):
-                await self.run_check(self.voices.look_again)
+                await self.checks.run(self.voices.look_again)
             reference = await self.references.voice(current_request().owner, asked)
             voice = None if reference is None else reference.voice
             if self.is_quick(text, asked) and self._is_at_hand(asked):
                 session.stream = self._speak(text, asked, voice, wanted)
             else:
-                session.stream = await self.run_check(lambda: self._speak(text, asked, voice, wanted))
+                session.stream = await self.checks.run(lambda: self._speak(text, asked, voice, wanted))
         except BaseException as error:
             session.refuse(error)
             raise
@@ -281,11 +276,7 @@ class SpeechService:
 
     async def count_tokens(self, text: str) -> int:
         """Count the tokens of a text in a thread, since a long one takes time."""
-        return len((await self.run_check(lambda: self.engine.checkpoint.tokenizer.encode(text))).ids)
-
-    async def run_check(self, check: Callable[[], T]) -> T:
-        """Return the result of ``check``, which is called in a thread, one at a time for each owner."""
-        return await self._checks.run(current_request().owner, check)
+        return len((await self.checks.run(lambda: self.engine.checkpoint.tokenizer.encode(text))).ids)
 
     def is_quick(self, text: str | None, asked: SpeechFields) -> bool:
         """Whether a text is checked within half a millisecond: it is short, and spoken as it is written."""
@@ -296,7 +287,7 @@ class SpeechService:
 
     def close(self) -> None:
         """Stop the pools of threads: no utterance begins or is encoded any more. Running work is finished."""
-        self._checks.close()
+        self.checks.close()
         self.encoders.shutdown(wait=False)
 
     def _refuse_unless_serving(self) -> None:
