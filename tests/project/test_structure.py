@@ -106,6 +106,7 @@ WORK_IN_SIGHT = {
     "core/megatalker/serving/client/connection.py": "whichever of them ends ends the client, with its exception",
     "core/megatalker/serving/server/accepting.py": "a callback of a task of background work",
     "core/megatalker/serving/server/audio_response.py": "awaited before the response begins",
+    "core/megatalker/serving/server/checks.py": "awaited by the request whose message it is",
     "core/megatalker/serving/server/references.py": "awaited by the requests that name the recording",
     "core/megatalker/serving/server/socket_session.py": "a callback of a group's task",
     "core/megatalker/serving/shared_engines/pool.py": "awaited by the session that asks",

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from megatalker.errors import BackendFaultError, CheckpointError, ConnectionFail
 from megatalker.serving import background
 from megatalker.serving.background import (
     BackgroundHealth,
-    OwnerThreads,
     RecoverableError,
     count_lost_exceptions,
     polling,
@@ -395,48 +393,3 @@ def test_closing_is_no_failure(serve: Server, caplog: pytest.LogCaptureFixture) 
     with pytest.raises(EngineClosedError):
         stream.read_all()
     assert not [record for record in caplog.records if "failed" in record.message]
-
-
-def test_threads_do_one_piece_of_work_of_each_owner_at_a_time() -> None:
-    """Many that compute in Python keep the event loop waiting for its lock, however many an owner asks for."""
-    threads, running, most = OwnerThreads("test"), Counter[str](), Counter[str]()
-    told = threading.Event()
-
-    def work(owner: str) -> str:
-        running[owner] += 1
-        most[owner] = max(most[owner], running[owner])
-        if owner == "greedy":
-            told.wait(HANG_S)
-        running[owner] -= 1
-        return owner
-
-    async def use() -> list[str]:
-        greedy = [asyncio.create_task(threads.run("greedy", work, "greedy")) for _ in range(40)]
-        await asyncio.sleep(0)
-        greedy[0].cancel()  # whoever asked is gone, and the thread still works
-        asked = [await threads.run("other", work, "other") for _ in range(3)]
-        told.set()
-        return asked + await asyncio.gather(*greedy[1:])
-
-    assert asyncio.run(asyncio.wait_for(use(), HANG_S)) == ["other"] * 3 + ["greedy"] * 39
-    assert most == {"greedy": 1, "other": 1}
-    threads.close()
-
-
-def test_what_fails_in_a_thread_of_an_owner_is_told_and_the_next_goes_on() -> None:
-    threads = OwnerThreads("test")
-
-    async def use() -> list[object]:
-        return await asyncio.gather(
-            *(threads.run("one", divide, by) for by in (0, 1, 0, 2)),
-            return_exceptions=True,
-        )
-
-    def divide(by: int) -> float:
-        return 1 / by
-
-    first, second, third, last = asyncio.run(asyncio.wait_for(use(), HANG_S))
-    assert isinstance(first, ZeroDivisionError)
-    assert isinstance(third, ZeroDivisionError)
-    assert (second, last) == (1.0, 0.5)
-    threads.close()

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
-from weakref import WeakValueDictionary
 
 logger = logging.getLogger(__name__)
 
@@ -165,31 +164,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def named_pool(name: str, threads: int | None = None) -> ThreadPoolExecutor:
+    """Return a pool for one kind of work, so that masses of another kind cannot delay it."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"megatalker-{name}")
+
+
 async def run_in(pool: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of ``work``, called in a thread of ``pool`` with the context variables of the caller."""
     context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(work, *args, **kwargs))
-
-
-class OwnerThreads:
-    """Threads for one kind of work, which they do for each owner piece by piece.
-
-    Threads that compute in Python wait for its lock in no order, and the event loop waits among them: beside twenty
-    that check long texts, what takes it a millisecond takes 80, and no more texts are checked than by one thread.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(thread_name_prefix=f"megatalker-{name}")
-        self._turns = WeakValueDictionary[str, asyncio.Lock]()
-
-    async def run(self, owner: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of ``work``, as :func:`run_in` does, once what this owner asked for before is done."""
-        turn = self._turns.setdefault(owner, asyncio.Lock())
-        await turn.acquire()
-        done = asyncio.ensure_future(run_in(self._pool, work, *args, **kwargs))
-        done.add_done_callback(lambda _: turn.release())
-        return await asyncio.shield(done)  # the thread works on where nobody waits for it any more
-
-    def close(self) -> None:
-        """Begin nothing more. Running work is finished."""
-        self._pool.shutdown(wait=False)

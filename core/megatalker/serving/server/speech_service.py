@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import Any, Literal, NoReturn
@@ -18,7 +17,7 @@ from megatalker.errors import BackendFaultError, InvalidRequestError, Megatalker
 from megatalker.prompt.rewriting.lexicon import Lexicon
 from megatalker.prompt.rewriting.lexicon_files import LexiconFolder
 from megatalker.sampling import SamplingParams
-from megatalker.serving.background import start_task
+from megatalker.serving.background import named_pool, start_task
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
 from megatalker.serving.server.callers import OwnerBuckets, current_request
@@ -154,7 +153,7 @@ class SpeechService:
         self._cache, self._lexicons = cache, LexiconFolder(voices.folder)
         self.references = ReferenceVoices(voices, engine.settings, settings)
         self.checks = Checks()
-        self.encoders = ThreadPoolExecutor(ENCODERS, "megatalker-encode")
+        self.encoders = named_pool("encode", ENCODERS)
         """Not the threads of checks, so that texts that wait do not delay the encoding of speech, nor the reverse."""
         self.running: set[UtteranceSession] = set()
         """Utterances that have begun and not ended."""
