@@ -106,7 +106,9 @@ def create_app(
     app.state.service = service
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, settings=settings, refused=service.metrics.refused)
-    app.add_middleware(AccessControl, settings=settings, keyring=keyring, refused=service.metrics.refused)
+    app.add_middleware(
+        AccessControl, settings=settings, keyring=keyring, turns=service.turns, refused=service.metrics.refused
+    )
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.allowed_origins,

@@ -1,9 +1,10 @@
 """Callers and what each may have: keys with their limits, token buckets, and the streams of one request."""
 
+import asyncio
 import ipaddress
 import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -69,6 +70,36 @@ class OwnerBuckets:
         if len(self._buckets) > MOST_OWNERS:
             self._buckets.popitem(last=False)
         return bucket
+
+
+class Turns:
+    """In each turn of the event loop one message or request of each owner is handled, whatever comes at once: others
+    need not wait until all of an owner's connections have had theirs. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def take(self, owner: str) -> None:
+        """Return at once, or when what this owner sent before has had its turn."""
+        loop, waiting = asyncio.get_running_loop(), self._waiting.get(owner)
+        if waiting is None:
+            self._waiting[owner] = deque()
+            loop.call_soon(self._next, owner)
+            return
+        place = loop.create_future()
+        waiting.append(place)
+        await place
+
+    def _next(self, owner: str) -> None:
+        waiting = self._waiting[owner]
+        while waiting:
+            place = waiting.popleft()
+            if not place.done():  # by the end of its connection
+                place.set_result(None)
+                asyncio.get_running_loop().call_soon(self._next, owner)
+                return
+        del self._waiting[owner]
 
 
 ANONYMOUS = "anonymous"

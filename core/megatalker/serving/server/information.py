@@ -5,6 +5,7 @@ them under any prefix.
 """
 
 import time
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -92,13 +93,13 @@ def model_routes(service: SpeechService, aliases: Aliases) -> APIRouter:
 
     @router.get("/v1/models")
     @router.get("/v1/audio/models")
-    def models() -> dict[str, object]:
+    async def models() -> dict[str, object]:
         """The model that is served here; ``models`` is for voice pickers that look there."""
         found = [entry(aliases.model)]
         return {"object": "list", "data": found, "models": found}
 
     @router.get("/v1/models/{name:path}", responses=error_responses(404))
-    def model(name: str) -> dict[str, object]:
+    async def model(name: str) -> dict[str, object]:
         """The model by its name, or by one of its aliases."""
         aliases.require_model(name)
         return entry(name)
@@ -115,7 +116,7 @@ def health_routes(service: SpeechService) -> APIRouter:
     router = APIRouter()
 
     @router.get("/live", responses=error_responses(503))
-    def live() -> JSONResponse:
+    async def live() -> JSONResponse:
         """200 while the process is worth keeping, also during warm-up; 503 when it has failed for good."""
         if service.failure is None:
             return JSONResponse({"status": "live"})
@@ -123,7 +124,7 @@ def health_routes(service: SpeechService) -> APIRouter:
 
     @router.get("/ready", responses=error_responses(503))
     @router.get("/health", responses=error_responses(503))
-    def health() -> JSONResponse:
+    async def health() -> JSONResponse:
         """200 once the engine is warm, 503 before, while the server drains, and when nothing can be spoken any more.
         ``preparing`` is what the backend serves without until it is there, ``unprepared`` why it never will be,
         ``background`` what has failed for a while outside requests, such as following the settings file.
@@ -145,9 +146,10 @@ def health_routes(service: SpeechService) -> APIRouter:
     @router.get(
         "/metrics", response_class=Response, responses=content_responses("Prometheus' text format.", "text/plain")
     )
-    def metrics() -> Response:
+    async def metrics() -> Response:
         """Counters and histograms for Prometheus."""
-        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        content = await service.checks.run(partial(generate_latest, service.metrics.registry))
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
 
     return router
 
@@ -184,7 +186,7 @@ def serve_page(app: FastAPI) -> None:
     """Add the page to an application."""
 
     @app.get("/", include_in_schema=False)
-    def page() -> FileResponse:
+    async def page() -> FileResponse:
         return FileResponse(STATIC / "index.html", headers=HEADERS)
 
     app.mount("/static", _Files(directory=STATIC))
@@ -194,7 +196,7 @@ def serve_docs(app: FastAPI) -> None:
     """Add the page at ``/docs``, whose files lie at ``/docs/assets/``."""
 
     @app.get("/docs", include_in_schema=False)
-    def docs() -> HTMLResponse:
+    async def docs() -> HTMLResponse:
         return get_swagger_ui_html(
             openapi_url="openapi.json",
             title=f"{app.title} - Swagger UI",

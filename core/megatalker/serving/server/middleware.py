@@ -22,6 +22,7 @@ from megatalker.errors import MegatalkerError
 from megatalker.serving.server.callers import (
     RequestContext,
     StreamLimitError,
+    Turns,
     current_request,
     enter_request,
     leave_request,
@@ -167,6 +168,8 @@ class AccessControl:
     Args:
         app: what is behind it.
         settings: the server's.
+        keyring: of the callers.
+        turns: of the event loop, which each caller waits for.
         refused: told of each refusal, with the kind of connection.
     """
 
@@ -175,9 +178,10 @@ class AccessControl:
         app: ASGIApp,
         settings: ServerSettings,
         keyring: Keyring,
+        turns: Turns,
         refused: Callable[[Exception, Route], None],
     ) -> None:
-        self._app, self._keyring, self._refused = app, keyring, refused
+        self._app, self._keyring, self._turns, self._refused = app, keyring, turns, refused
         self._hosts = [pattern.lower().strip("[]") for pattern in settings.allowed_hosts]
         self._origins = settings.allowed_origins
 
@@ -201,6 +205,7 @@ class AccessControl:
             else:
                 await respond(error)(scope, receive, send)
             return
+        await self._turns.take(current_request().owner)
         await self._app(scope, receive, _agreeing(connection, send))
 
     def _check_host(self, connection: HTTPConnection) -> None:

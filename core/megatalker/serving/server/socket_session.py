@@ -289,8 +289,8 @@ class SocketSession:
         return await self._service.checks.read(len(text), partial(read, text))
 
     async def _receive_text(self) -> str:
-        await asyncio.sleep(0)  # what came at once is received without a pause: other connections run in between
         message = await self._socket.receive()
+        await self._service.turns.take(current_request().owner)
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message["code"])
         text: str | None = message.get("text")

@@ -20,7 +20,7 @@ from megatalker.sampling import SamplingParams
 from megatalker.serving.background import named_pool, start_task
 from megatalker.serving.protocol.messages import InstructFate, SpeechFields
 from megatalker.serving.protocol.voice_files import decode_voice
-from megatalker.serving.server.callers import OwnerBuckets, current_request
+from megatalker.serving.server.callers import OwnerBuckets, Turns, current_request
 from megatalker.serving.server.checks import QUICK_CHARS, Checks
 from megatalker.serving.server.lazy_engine import ServedEngine
 from megatalker.serving.server.problems import DrainingError, NotReadyError, UnknownVoiceError
@@ -157,6 +157,7 @@ class SpeechService:
         """Not the threads of checks, so that texts that wait do not delay the encoding of speech, nor the reverse."""
         self.running: set[UtteranceSession] = set()
         """Utterances that have begun and not ended."""
+        self.turns = Turns()
         self.socket_errors = OwnerBuckets(OWNER_ERRORS, OWNER_ERRORS)
         """Error events on WebSockets."""
         self.draining = False

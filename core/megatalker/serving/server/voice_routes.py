@@ -27,11 +27,11 @@ def voice_routes(service: SpeechService) -> APIRouter:
 
     @router.get(PATHS[0])
     @router.get(PATHS[1])
-    def voices() -> dict[str, object]:
+    async def voices() -> dict[str, object]:
         """The checkpoint's speakers and the server's voices; ``voice`` in a request is one of these ids. ``voices`` is
         for voice pickers that look there.
         """
-        library.look_again()
+        await service.checks.run(library.look_again)
         speakers = list_speakers(service.engine.checkpoint)
         entries: list[dict[str, str]] = [{"id": name, "kind": "speaker"} for name in speakers]
         entries += [{"id": name, "kind": entry.kind, "summary": entry.summary} for name, entry in library.items()]

@@ -156,7 +156,7 @@ class WyomingConnection(ServerConnection, asyncio.StreamReaderProtocol):
                 await self._handle(event)
                 if self._stopping and self.idle:
                     break
-                await asyncio.sleep(0)  # what came at once is handled without a pause: other connections run in between
+                await self._service.turns.take(self._call.owner)
             if not self._lingering:
                 self.transport.close()
         except ConnectionError:
