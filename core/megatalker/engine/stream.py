@@ -184,7 +184,7 @@ class SpeechStream(ChunkStream):
         self._keep_alive = keep_alive
         self._words = words
         self._checking, self._estimating = Lock(), Lock()
-        """For the text, whose check may take long, and for the words, whose consumer must not wait so long."""
+        """The check of a text may take a second; times of words are asked for meanwhile, and have their own lock."""
         self._ignored_chars, self._cancelled = 0, False
         self._finalizer = weakref.finalize(self, link.cancel)
         self._finalizer.atexit = False

@@ -1,4 +1,4 @@
-"""Where messages and texts of strangers are read and checked: in the event loop if that is quick, else in a thread."""
+"""Long messages and texts that clients send are read and checked in a thread, short ones in the event loop."""
 
 import asyncio
 from collections.abc import Callable
