@@ -89,7 +89,7 @@ def start_task(work: Coroutine[Any, Any, None], name: str, on_failure: OnFailure
         on_failure: called with its exception, in the event loop, after that was logged. A cancelled task did not fail.
     """
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(lambda done: None if done.cancelled() else _report(name, done.exception(), on_failure))
+    task.add_done_callback(lambda done: None if done.cancelled() else report(name, done.exception(), on_failure))
     return task
 
 
@@ -100,7 +100,7 @@ def start_thread(work: Callable[[], object], name: str, on_failure: OnFailure | 
         try:
             work()
         except BaseException as error:
-            _report(name, error, on_failure)
+            report(name, error, on_failure)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
@@ -152,7 +152,8 @@ async def _poll_again(look: Callable[[], Awaitable[None]], name: str, health: Ba
         await asyncio.sleep(max(pause_s, (time.monotonic() - began) / POLL_SHARE))
 
 
-def _report(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
+def report(name: str, error: BaseException | None, on_failure: OnFailure | None) -> None:
+    """Log how work ended, if it failed, and tell ``on_failure``."""
     if error is None:
         return
     logger.error("%s failed", name, exc_info=error)

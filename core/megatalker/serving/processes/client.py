@@ -1,9 +1,11 @@
 """A client of the engine processes: who of them makes which utterance, and what becomes of it when one dies.
 
-One thread takes all that the engines and their supervisor report. An engine that dies, or says nothing for long, loses
-its utterances to the others: they go on from the codes that the client has, with the same codes.
+All that the engines and their supervisor report is taken in one thread, or in the event loop of a server. An engine
+that dies, or says nothing for long, loses its utterances to the others: they go on from the codes that the client has,
+with the same codes.
 """
 
+import asyncio
 import itertools
 import logging
 import os
@@ -19,7 +21,6 @@ from megatalker.engine.costs import RunningClock
 from megatalker.engine.speech.chunks import Waiter, wake
 from megatalker.engine.speech.outputs import EngineMetrics, together
 from megatalker.errors import BackendFaultError, CapacityError, EngineClosedError, InvalidRequestError, MegatalkerError
-from megatalker.serving.background import start_thread
 from megatalker.serving.processes.control import (
     LONGEST_GAP_S,
     Attach,
@@ -38,11 +39,11 @@ from megatalker.serving.processes.control import (
     receiver,
 )
 from megatalker.serving.processes.handle import EngineHandle
+from megatalker.serving.processes.listening import LoopListener, ThreadListener, Work
 from megatalker.serving.processes.messages import (
     MOST_UTTERANCES,
     EngineStatus,
     SpeechOutput,
-    ToClientOrReport,
     unpack_for_client,
     unpack_status,
 )
@@ -52,8 +53,6 @@ from megatalker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.02
-"""Time between two looks for text in many pieces, utterances that nobody wants, and engines that say nothing."""
 SILENT_S = 2.0
 """Seconds without a word from an engine after which its utterances go on in others, where there are any."""
 MOST_TRIED_ALONE = 16
@@ -71,9 +70,17 @@ class EngineClient:
         folder: where sockets are.
         number: which no other client of this supervisor has.
         settings: the engines'.
+        loop: the event loop in which reports are taken, while it runs. By default they have a thread of their own.
     """
 
-    def __init__(self, supervisor: str, folder: str, number: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        supervisor: str,
+        folder: str,
+        number: int,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._process, self._settings, self._number = os.getpid(), settings, number
         self._context: Context = zmq.Context()
         self._address = address(folder, f"client-{number}")
@@ -98,8 +105,9 @@ class EngineClient:
         """The latest report of any engine."""
         self._past: dict[int, EngineMetrics] = {}
         """Counters of engines that are gone, by number."""
-        self._closing = threading.Event()
-        self._thread = start_thread(self._run, "megatalker-engines", self._fail)
+        self._closed = False
+        work = Work("megatalker-engines", self._take, self._look, self._fail)
+        self._listener = LoopListener(loop, self._reports, work) if loop else ThreadListener(self._reports, work)
         self._supervisor(pack(ClientHello(number, self._address)))
 
     def wait_until_open(self) -> None:
@@ -155,13 +163,12 @@ class EngineClient:
 
     def close(self) -> None:
         """End all utterances with ``EngineClosedError``. May be called again."""
-        if self._closing.is_set() or self._process != os.getpid():
+        if self._closed or self._process != os.getpid():
             return
-        self._closing.set()
+        self._closed = True
         closed = EngineClosedError("the engine was closed while this request was running")
         self._refuse_all(EngineClosedError("this engine is closed; open a new one"), closed)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._listener.stop()
         for handle in self.handles:
             handle.forget()
         self._supervisor.close()
@@ -226,20 +233,13 @@ class EngineClient:
                 if not future.done():
                     future.set_exception(failure)
 
-    # ---- the thread
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            look_at = time.monotonic() + LOOK_S
-            while time.monotonic() < look_at and self._reports.poll(int(1e3 * LOOK_S)):
-                self._take(unpack_for_client(self._reports.recv()))
-            self._look()
+    # ---- reports
 
     def _fail(self, error: BaseException) -> None:
-        self._refuse_all(BackendFaultError(f"the thread that hears the engine processes failed: {error!r}"))
+        self._refuse_all(BackendFaultError(f"what the engine processes say cannot be heard any more: {error!r}"))
 
-    def _take(self, message: ToClientOrReport) -> None:
-        match message:
+    def _take(self, packed: bytes) -> None:
+        match message := unpack_for_client(packed):
             case SpeechOutput():
                 handle = self._handles.get(message.engine)
                 if handle is not None:
@@ -316,6 +316,7 @@ class EngineClient:
             session.finish(ended)
 
     def _look(self) -> None:
+        """Look for text in many pieces, utterances that nobody wants, and engines that say nothing."""
         now = self._clock()
         with self._lock:
             while not self._fed.empty():

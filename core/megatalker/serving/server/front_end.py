@@ -47,7 +47,7 @@ class FrontEnd(TalkServer):
         """Raises as :class:`~megatalker.serving.server.process.TalkServer`."""
 
         def connect(settings: Settings, checkpoint: Checkpoint) -> ProcessEngine:
-            client = EngineClient(start.supervisor, start.folder, start.number, settings)
+            client = EngineClient(start.supervisor, start.folder, start.number, settings, self._loop)
             return ProcessEngine(settings, checkpoint, client)
 
         self._start, self._tell = start, tell
