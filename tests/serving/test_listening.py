@@ -180,10 +180,13 @@ def test_a_front_end_hears_its_engines_in_its_event_loop(tiny_custom_voice: Chec
     thread.start()
     eventually(lambda: told, "it serves")
     names = {one.name for one in threading.enumerate()}
+    assert server._loop is not None
+    tasks = {one.get_name() for one in asyncio.all_tasks(server._loop)}
     answer = httpx.post(url + "/v1/audio/speech", json={"input": "Hello.", "max_frames": 3}, timeout=HANG_S)
     server.obey(DRAIN)
     thread.join(HANG_S)
     supervisor.close()
     assert answer.status_code == 200
     assert not {name for name in names if "engines" in name}
+    assert "giving way" in tasks  # to the threads that there are
     assert not thread.is_alive()

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from megatalker.errors import InvalidRequestError, MegatalkerError, explain_validation
-from megatalker.serving.background import count_lost_exceptions
+from megatalker.serving.background import count_lost_exceptions, giving_way
 from megatalker.serving.server.batch_routes import batch_routes
 from megatalker.serving.server.information import (
     DOCS_ASSETS,
@@ -87,7 +87,7 @@ def create_app(
         count_lost_exceptions(asyncio.get_running_loop(), health)
         if not settings.lazy:
             service.begin_warm_up()
-        async with watch_voices(library, health), follow_keys(keyring, settings_file, health):
+        async with giving_way(), watch_voices(library, health), follow_keys(keyring, settings_file, health):
             yield
         library.close()
         await asyncio.to_thread(engine.close)
