@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,11 +16,9 @@ from megatalker.checkpoint import Checkpoint
 from megatalker.errors import BackendFaultError, CheckpointError, ConnectionFailedError, EngineClosedError
 from megatalker.serving import background
 from megatalker.serving.background import (
-    NAP_S,
     BackgroundHealth,
     RecoverableError,
     count_lost_exceptions,
-    giving_way,
     polling,
     start_task,
     start_thread,
@@ -45,24 +42,6 @@ def metric(served: Served, name: str, work: str) -> float:
     lines = httpx.get(served.url + "/metrics").text.splitlines()
     found = [line for line in lines if line.startswith(f'megatalker_background_{name}{{work="{work}"}}')]
     return float(found[0].rsplit(" ", 1)[1]) if found else -1
-
-
-# ---- threads beside an event loop
-
-
-@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
-def test_an_event_loop_sleeps_now_and_then_where_it_is_always_busy(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps: list[float] = []
-    monkeypatch.setattr(background, "time", SimpleNamespace(**vars(time) | {"sleep": naps.append}))
-
-    async def main() -> None:
-        until = time.monotonic() + (HANG_S if busy else 0.5)
-        async with giving_way():
-            while time.monotonic() < until and len(naps) < 3:
-                await asyncio.sleep(0 if busy else 0.01)
-
-    asyncio.run(main())
-    assert naps == ([NAP_S] * 3 if busy else [])
 
 
 # ---- the helper

@@ -1,11 +1,13 @@
-"""Messages are taken as they come, in a thread or in an event loop, and none is lost."""
+"""Messages are taken as they come, in a thread or in an event loop, which gives way to threads."""
 
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -13,6 +15,8 @@ import zmq
 
 import process_backends
 from megatalker.checkpoint import Checkpoint
+from megatalker.serving import background
+from megatalker.serving.background import NAP_S, giving_way
 from megatalker.serving.processes.listening import MOST_IN_A_TURN, LoopListener, ThreadListener, Work
 from megatalker.serving.processes.supervisor import EngineSupervisor
 from megatalker.serving.server.address import bind
@@ -150,6 +154,21 @@ def test_it_can_be_stopped_when_its_loop_runs_no_more(closed: bool, sockets: Soc
     listener.stop()
     loop.close()
     assert heard.looks
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+def test_an_event_loop_sleeps_now_and_then_where_it_is_always_busy(busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(background, "time", SimpleNamespace(**vars(time) | {"sleep": naps.append}))
+
+    async def main() -> None:
+        until = time.monotonic() + (HANG_S if busy else 0.5)
+        async with giving_way():
+            while time.monotonic() < until and len(naps) < 3:
+                await asyncio.sleep(0 if busy else 0.01)
+
+    asyncio.run(main())
+    assert naps == ([NAP_S] * 3 if busy else [])
 
 
 @pytest.mark.slow
