@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import av
@@ -105,6 +107,16 @@ def test_a_body_is_understood_under_any_content_type(shared: Served, content_typ
     assert response.status_code == 200, response.text
 
 
+@pytest.fixture
+def _usual_recursion_limit() -> Iterator[None]:
+    """The server runs in this process, where torch may have raised the limit when it compiled for another test."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("_usual_recursion_limit")
 @pytest.mark.parametrize(
     ("content_type", "content", "complaint"),
     [
